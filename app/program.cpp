@@ -1,4 +1,4 @@
-// Command line -> verb -> exit code.
+// The program as a function: command line -> verb -> exit code.
 #include "app/program.hpp"
 
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace sestina;
 
-// Verbs that run as one process.
+// Runs a verb that runs as one process.
 template <class Verb, class Arguments>
 int alone(const char* name, Verb verb, const Arguments& arguments) {
   require_one_task(name);
@@ -46,7 +46,7 @@ int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_
 int run(const BenchIoArguments& a) { return alone("bench io", run_bench_io, a); }
 int run(const InfoArguments& a) { return run_info(a); }
 
-// Those that several ranks run together are given them.
+// Runs a verb on the ranks that run it together.
 template <class Arguments>
 int run_verb(const Arguments& arguments, const RankSource& ranks) {
   if constexpr (requires { run(arguments, ranks); })
@@ -67,7 +67,7 @@ int sestina::run_program(int argc, char** argv) { return run_program(argc, argv,
 
 int sestina::run_program(int argc, char** argv, const RankSource& ranks) {
   try {
-    // 0. A run answers signals from its first moment on: to a batch system a stop must not look like a crash.
+    // 0. A run answers signals from its first moment on: a stop must not look like a crash to a batch system.
     if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
     register_optimizers();
     // 1. The command line; -h and -V are answered without starting anything.

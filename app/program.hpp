@@ -5,13 +5,13 @@
 
 namespace sestina {
 
-// Runs the verb that the command line names and returns the exit code. Every failure is one message on stderr. Starts
-// and ends MPI and Kokkos itself; once in a process.
+// Runs the verb that the command line names and returns the exit code. Every failure is one message on stderr. It
+// starts and ends MPI and Kokkos itself, and may be called once in a process.
 int run_program(int argc, char** argv);
 
-// The same on the ranks that the program gives (parallel/comm/ranks_of_mpi.hpp), each of which calls it; an MPI that
-// the program has started is left running. Before it set_exit_handler (kernels/base/exit_handler.hpp) decides what
-// happens where one rank's failure would end the others.
+// Does the same on the ranks that the program gives (parallel/comm/ranks_of_mpi.hpp), each of which calls it; an MPI
+// that the program has started is left running. A call of set_exit_handler (kernels/base/exit_handler.hpp) before this
+// decides what happens where one rank's failure would end the others.
 int run_program(int argc, char** argv, const RankSource& ranks);
 
 }  // namespace sestina

@@ -17,7 +17,7 @@ namespace {
 // other libraries 260 MB for one thread, 390 MB for two).
 constexpr unsigned long long mega = 1000000, libraries = 140, each_thread = 130;
 
-// As it counts them: its variables in its order, at most the cores of the process.
+// Counts threads as OpenBLAS does: its variables in its order, at most the cores of the process.
 unsigned long long library_threads(char** environment) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -30,7 +30,7 @@ unsigned long long library_threads(char** environment) {
   return static_cast<unsigned long long>(most);
 }
 
-// The system calls this before any library begins. Limits under which they can begin are left to the program.
+// The system calls this before any library begins. Limits that leave them enough memory are left to the program.
 __attribute__((no_sanitize("address", "undefined"))) void require_addresses(int, char**, char** environment) {
   struct rlimit limit {};
   if (::syscall(SYS_prlimit64, 0, RLIMIT_AS, nullptr, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;

@@ -8,7 +8,7 @@
 namespace sestina {
 
 struct ShowText {
-  std::string text;  // answer to -h and -V
+  std::string text;  // the answer to -h and -V
 };
 struct BenchStepArguments : BenchArguments {};
 struct BenchKernelsArguments : BenchArguments {};
@@ -20,8 +20,8 @@ using Command =
                  CheckpointConvertArguments, CheckpointImportArguments, ReportArguments, BenchStepArguments,
                  BenchKernelsArguments, BenchOptimizerArguments, BenchIoArguments, InfoArguments>;
 
-// Throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with the completion for bash
-// and the manual page, made from the same tables as -h.
+// Parses the command line; throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with
+// the completion for bash and the manual page, made from the same tables as -h.
 Command parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sestina

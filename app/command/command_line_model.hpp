@@ -6,7 +6,7 @@
 
 namespace sestina {
 
-// The arguments must outlive the parser.
+// These add options to a parser, which the arguments must outlive.
 void add_eval_options(CLI::App&, EvalArguments&);
 void add_hessian_options(CLI::App&, HessianArguments&);
 void add_generate_options(CLI::App&, GenerateArguments&);

@@ -90,7 +90,7 @@ std::vector<std::string> words_of(const App& app) {
   return words;
 }
 
-// Of an option that takes one of a few words, these: "TEXT:{auto,always,never}"; "" of others.
+// Returns the words of an option that takes one of a few, "TEXT:{auto,always,never}"; "" for other options.
 std::string values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const auto begin = type.find('{'), end = type.find('}');
@@ -100,7 +100,7 @@ std::string values_of(const CLI::Option& option) {
   return values;
 }
 
-// Lines of a `case` on "<verb> <option before the cursor>": what options take that take something.
+// Writes lines of a `case` on "<verb> <option before the cursor>", which say what an option with a value takes.
 std::string value_cases(const App& app) {
   std::string cases;
   const std::string path = path_below_root(app);
@@ -131,7 +131,7 @@ std::string roff(const std::string& text) {
   return out;
 }
 
-// Lists of words without blanks, which may be longer than a line: a break is allowed after each comma.
+// Allows a break after each comma in lists of words without blanks, which may be longer than a line.
 std::string breakable(const std::string& text) {
   std::string out;
   for (const char c : text) {

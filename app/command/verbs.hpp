@@ -14,33 +14,32 @@
 
 namespace sestina {
 
-// Where a verb's deck comes from, in rising precedence below the deck of a checkpoint. run_deck.hpp puts them
-// together.
+// The sources of a verb's deck on the command line. run_deck.hpp puts them together.
 struct DeckArguments {
   std::vector<std::string> files;      // each -i, in rising precedence
   std::vector<std::string> overrides;  // section.key=value
   bool empty() const { return files.empty() && overrides.empty(); }
-  std::string hf = {};  // takes the place of [model] in the deck: its from_hf
+  std::string hf = {};  // --hf: a folder that takes the place of [model] in the deck, as its from_hf
   bool model_is_stored =
       false;  // a checkpoint holds the model of a Hugging Face folder: model.from_hf is not read again
-  // Files by their paths, as they were when they were first asked for; copies share them.
+  // The files by their paths, as they were when they were first read; copies of this object share them.
   std::shared_ptr<std::map<std::string, DeckFile>> read = std::make_shared<std::map<std::string, DeckFile>>();
 };
 
 struct TrainArguments {
   DeckArguments deck;
-  std::string resume;               // -r: "", "auto", "latest" or a checkpoint folder
+  std::string resume;               // -r: "", "auto", "latest", or a checkpoint folder
   std::string run_dir;              // -d, "" = run.dir of the deck
   bool dry_run = false;             // -n: check the deck, print it resolved
   bool weights_only = false;        // --weights-only: fork with weights alone
   std::string progress = "auto";    // --progress: auto, always, never
-  std::string command_line;         // as it was given, for metrics.jsonl
+  std::string command_line;         // the command line as given, for metrics.jsonl
   double walltime = 0;              // -t in seconds, 0 = run.walltime of the deck
   std::vector<std::string> kokkos;  // --kokkos-* flags
 };
 
 struct InitArguments {
-  std::string name, output;               // of the run; deck to write, "" = <name>.toml
+  std::string name, output;               // name of the run; deck to write, "" = <name>.toml
   std::string preset = "llama-8m", data;  // data: text, JSONL or token files, "" = a place to fill in
 };
 
@@ -59,7 +58,7 @@ struct EvalArguments {
 };
 
 struct HessianArguments {
-  DeckArguments deck;  // may be empty: the checkpoint's own
+  DeckArguments deck;  // may be empty: the checkpoint's own counts
   std::string checkpoint;
   int vectors = 50;  // Cauchy vectors
   std::uint64_t seed = 1;
@@ -68,16 +67,16 @@ struct HessianArguments {
 };
 
 struct GenerateArguments {
-  DeckArguments deck;          // may be empty: the checkpoint's own
+  DeckArguments deck;          // may be empty: the checkpoint's own counts
   std::string checkpoint, hf;  // exactly one is set
   struct Prompt {
-    std::string text;  // or the path of a file, "-" = standard input
+    std::string text;  // the prompt, or the path of its file, "-" = standard input
     bool file = false;
   };
   std::vector<Prompt> prompts;     // at least one
   std::string tokenizer;           // "" = data.tokenizer of the deck
-  std::vector<std::string> stops;  // text ends before the first of them
-  int tokens = 128, samples = 1;   // samples of each prompt
+  std::vector<std::string> stops;  // the text ends before the first of them
+  int tokens = 128, samples = 1;   // tokens of a sample; samples of each prompt
   double temperature = 0.8;        // 0 = the most likely token
   int top_k = 0;                   // 0 = all
   double top_p = 1, repetition_penalty = 1;
@@ -91,10 +90,10 @@ struct DataTokenizeArguments {
   std::string tokenizer;            // tokenizer.json, "" = bytes
   std::string output;               // Megatron prefix: <output>.bin and .idx
   std::string separator;            // splits a file into documents at lines equal to it, "" = one document
-  std::string text_key = "text";    // of JSONL files
-  double invalid_limit = 0.01;      // share of their lines that may be skipped
+  std::string text_key = "text";    // key of the text in JSONL files
+  double invalid_limit = 0.01;      // share of JSONL lines that may be skipped
   bool end_of_document = true;      // append the end token to each document
-  std::string end_token;            // its text, "" = as the files next to the tokenizer name it
+  std::string end_token;            // text of the end token, "" = as the files next to the tokenizer name it
   int threads = 0;                  // 0 = all cores
   bool json = false;
 };
@@ -104,7 +103,7 @@ struct DataTrainTokenizerArguments {
   std::int64_t vocab_size = 4096;
   std::string pattern = "gpt2";  // gpt2, llama3, qwen
   std::vector<std::string> special = {"<|endoftext|>"};
-  std::string text_key = "text";  // of JSONL files
+  std::string text_key = "text";  // key of the text in JSONL files
   double invalid_limit = 0.01;
   int threads = 0;
   bool json = false;
@@ -112,14 +111,14 @@ struct DataTrainTokenizerArguments {
 struct DataInspectArguments {
   std::string path;       // token file, Megatron prefix or text file
   std::string format;     // "" = by suffix
-  std::string tokenizer;  // to show tokens as text, "" = ids
-  int tokens = 32;        // shown
+  std::string tokenizer;  // shows tokens as text, "" = as ids
+  int tokens = 32;        // tokens to show
   bool json = false;
 };
 struct DataVerifyArguments {
   DeckArguments deck;              // -i: all sources of the deck
-  std::vector<std::string> paths;  // and these
-  std::string format;              // of the paths, "" = by suffix
+  std::vector<std::string> paths;  // files to check in addition
+  std::string format;              // format of the paths, "" = by suffix
   std::int64_t vocab_size = 0;     // 0 = not checked (a deck gives its model's)
   bool json = false;
 };
@@ -129,14 +128,14 @@ struct CheckpointListArguments {
   bool json = false;
 };
 struct CheckpointVerifyArguments {
-  std::string path;   // a checkpoint, or a run directory: all of its checkpoints
+  std::string path;   // a checkpoint, or a run directory for all of its checkpoints
   bool full = false;  // also read every dataset
   bool json = false;
 };
 struct CheckpointExportArguments {
   std::string checkpoint, output;  // output: a new folder for model.safetensors and config.json
-  std::string tokenizer;           // copied along, "" = data.tokenizer of the checkpoint's deck
-  bool bf16 = false;               // stored type, else fp32
+  std::string tokenizer;           // a file to copy as well, "" = data.tokenizer of the checkpoint's deck
+  bool bf16 = false;               // stores bf16 instead of fp32
 };
 struct CheckpointConvertArguments {
   std::string checkpoint, run_dir;  // run directory that gets the same step in another number of shards
@@ -145,14 +144,14 @@ struct CheckpointConvertArguments {
 };
 struct CheckpointImportArguments {
   std::string hf, run_dir;  // HF folder; run directory; checkpoints/step_00000000 is written there
-  DeckArguments deck;       // run settings to store next to the weights, may be empty
+  DeckArguments deck;       // the run's deck to store with the weights, may be empty
 };
 
 struct ReportArguments {
   std::vector<std::string> run_dirs;
   std::string output;   // "" = report.html, or report.csv, in the first run directory
   bool csv = false;     // a table instead of the page
-  bool watch = false;   // again and again while the runs go on
+  bool watch = false;   // writes it again and again while the runs go on
   double interval = 5;  // seconds between two looks
 };
 
@@ -173,7 +172,7 @@ struct BenchIoArguments : BenchArguments {
     steps = 5;  // pairs of transfers at each queue depth
     warmup = 1;
   }
-  int mebibytes = 256;  // --size: of the file
+  int mebibytes = 256;  // --size: that of the file
 };
 
 struct InfoArguments {

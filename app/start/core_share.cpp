@@ -19,7 +19,7 @@ struct Holding {
   int threads = 0;
 };
 
-// Of each rank of the node.
+// Gathers the set of cores of each rank of the node.
 std::vector<Holding> node_holdings(Runtime& runtime, int threads, int& me) {
   const auto node = runtime.world().split_by_node();
   Holding mine;

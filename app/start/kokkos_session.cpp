@@ -17,7 +17,7 @@
 namespace sestina {
 namespace {
 
-// Cores that a control group's CPU quota amounts to (cgroup v2), 0 = no quota.
+// Returns the cores that a control group's CPU quota amounts to (cgroup v2), 0 = no quota.
 int quota_cores() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -27,7 +27,7 @@ int quota_cores() {
   return parsed.ec == std::errc() ? std::max(1, static_cast<int>(microseconds / period + 0.5)) : 0;
 }
 
-// The number at the start of a text; 0 where there is none, or one below 1; the largest one where it is larger.
+// Returns the number at the start of a text; 0 where there is none, or one below 1; the largest int where it is larger.
 long long whole_number(const char* text) {
   long long value = 0;
   if (text == nullptr) return 0;
@@ -39,7 +39,7 @@ long long whole_number(const char* text) {
 constexpr std::string_view threads_flag = "--kokkos-num-threads";
 bool sets_threads(const std::string& flag) { return flag.rfind(threads_flag, 0) == 0; }
 
-// Its share of the cores that this process may run on.
+// Returns the rank's share of the cores that this process may run on.
 int own_cores(int sharers) { return std::max(1, available_cores() / sharers); }
 
 }  // namespace
@@ -67,7 +67,7 @@ int session_threads(int threads, const std::vector<std::string>& flags, int shar
 }
 
 KokkosSession::KokkosSession(int threads, const std::vector<std::string>& flags, int sharers, int workers) {
-  // Threads are bound where the user says so alone: ranks of a node that nobody gave cores of their own would all be
+  // Threads are bound only where the user says so: ranks of a node that were given no cores of their own would all be
   // bound to its first ones. Kokkos warns while the variable is unset.
   setenv("OMP_PROC_BIND", "false", 0);
   threads = session_threads(threads, flags, sharers, workers);

@@ -1,4 +1,4 @@
-// log.txt of a run as a sink of spdlog.
+// The log.txt of a run as a sink of spdlog.
 #pragma once
 #include <spdlog/sinks/base_sink.h>
 
@@ -13,7 +13,7 @@
 
 namespace sestina {
 
-// Every message is written at once. What the disk refuses is lost, which standard error is told once.
+// Every message is written at once. A line that the disk refuses is lost, and standard error is told so once.
 class LogFile final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit LogFile(const std::string& run_dir) : file_(run_dir + "/log.txt") {}

@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::optional<std::uint64_t>;  // empty: unknown, or no limit
 
-// After the word `name` of a file of names and numbers: what follows it there, in units of `unit` bytes.
+// Returns the number after the word `name` in a file of names and numbers, in units of `unit` bytes.
 Bytes number_after(const std::string& path, const std::string& name, std::uint64_t unit) {
   std::ifstream file(path);
   std::string word;
@@ -29,7 +29,7 @@ Bytes number_after(const std::string& path, const std::string& name, std::uint64
   return std::nullopt;
 }
 
-// Of a file that holds one number; "max" is none.
+// Returns the number of a file that holds one; "max" is none.
 Bytes number_in(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;
@@ -38,7 +38,8 @@ Bytes number_in(const std::string& path) {
 
 std::uint64_t less(std::uint64_t limit, std::uint64_t used) { return limit - std::min(limit, used); }
 
-// One version's names of the same things (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst of Linux).
+// The names that one version gives to files and keys (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst of
+// Linux).
 struct GroupFiles {
   const char *limit, *used, *inactive_file, *active_file;
 };
@@ -50,7 +51,7 @@ void take_smaller(MemoryShare& least, const Bytes& bytes, const std::string& nam
   if (bytes && (least.bytes == 0 || *bytes < least.bytes)) least = {name, std::max<std::uint64_t>(1, *bytes)};
 }
 
-// Pages of files can be dropped, as those that the machine counts as available.
+// Pages of files can be dropped, as can those that the machine counts as available.
 void take_group(MemoryShare& least, const std::string& folder, const GroupFiles& names) {
   constexpr std::uint64_t none = std::uint64_t{1} << 62;  // version 1 says no limit with a number above this
   const std::string path = folder + "/" + names.limit;
@@ -62,7 +63,8 @@ void take_group(MemoryShare& least, const std::string& folder, const GroupFiles&
   take_smaller(least, less(*limit, used), fmt::format("the control group of this process ({})", path));
 }
 
-// The group "/a/b" and its parents, as far as they are seen from here: a container may show its own as the root alone.
+// Takes the limits of the group "/a/b" and its parents, as far as this process sees them: a container may show only its
+// own group, as the root.
 void take_groups(MemoryShare& least, const std::string& root, std::string group, const GroupFiles& names) {
   while (true) {
     while (!group.empty() && group.back() == '/') group.pop_back();
@@ -72,7 +74,8 @@ void take_groups(MemoryShare& least, const std::string& root, std::string group,
   }
 }
 
-// Lines "0::/a/b" of version 2, which lies in a folder of its own next to version 1, and "4:memory:/a/b" of that one.
+// Reads lines "0::/a/b" of version 2, which lies in a folder of its own next to version 1, and "4:memory:/a/b" of
+// version 1.
 void take_all_groups(MemoryShare& least, const MemoryPlaces& places) {
   std::ifstream file(places.proc + "/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -87,11 +90,11 @@ void take_all_groups(MemoryShare& least, const MemoryPlaces& places) {
   }
 }
 
-// Addresses next to what a plan counts: a run of one thread has 120 MiB of them more than it began with, and each
-// thread a stack.
+// Addresses that a run takes in addition to what a plan counts: with one thread 120 MiB more than it began with, as
+// measured, and a stack for each thread.
 constexpr std::uint64_t for_libraries = std::uint64_t{160} << 20, stack = std::uint64_t{8} << 20;
 
-// Each process has these to itself.
+// Takes a limit that each process has to itself.
 void take_limit(MemoryShare& least, decltype(RLIMIT_AS) resource, const Bytes& used, const char* name) {
   struct rlimit limit {};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -125,7 +128,7 @@ bool on_device(const Options& options) {
          options.run.space == RunOptions::Space::device;
 }
 
-// Ranks of a node share its devices as evenly as they can.
+// The ranks of a node share its devices as evenly as they can.
 MemoryShare device_share(int node_ranks) {
   const DeviceMemory memory = device_memory();
   if (memory.devices == 0) return {"the device", memory.free_bytes};

@@ -1,5 +1,4 @@
-// How much memory the program may still take, and whether the run will fit: compared before anything large is
-// allocated.
+// The memory that the program may still take, compared with what the run needs before anything large is allocated.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,39 +10,40 @@
 
 namespace sestina {
 
-// How much memory of the host the program may still take: what the machine has, what the control groups of the process
-// allow (batch systems and containers set them), and what its own limits do.
+// The program may still take as much host memory as the machine has, as the control groups of the process allow (batch
+// systems and containers set them), and as its own limits allow.
 
-// What one process may take of a memory, and how messages name who has no more.
+// The bytes that one process may take of a memory, and the name in messages of what sets this limit.
 struct MemoryShare {
   std::string name = "this machine";
   std::uint64_t bytes = 0;  // 0: unknown, everything fits
 };
 
-// Where the system says so; tests have folders of their own.
+// The folders in which the system says so; tests have folders of their own.
 struct MemoryPlaces {
   std::string proc = "/proc", groups = "/sys/fs/cgroup";
 };
 
-// Bytes that can be given without swapping, for each of so many processes of this machine that share them. Of control
-// groups version 2 (memory.max) and 1 (memory.limit_in_bytes), and of all their parents, less what is in use there and
-// is no copy of a file; of the process RLIMIT_AS and RLIMIT_DATA (ulimit -v, -d) less what it has, and less what
-// libraries and so many threads to come take of addresses.
+// Returns the least of the bytes that can be given without swapping, for each of `sharers` processes that share this
+// machine. Counted are the limits of control groups of version 2 (memory.max) and 1 (memory.limit_in_bytes), and of all
+// their parents, less what is in use there and is no copy of a file; and of the process RLIMIT_AS and RLIMIT_DATA
+// (ulimit -v, -d), less what it has, and less the addresses that libraries and `threads` threads will take.
 MemoryShare available_memory(int sharers = 1, int threads = 1, const MemoryPlaces& = {});
 
-// Of these what the limits of the process leave it; 0 bytes: it has none.
+// Returns only what the limits of the process leave it; 0 bytes: it has no limit.
 MemoryShare process_memory(int threads = 1, const MemoryPlaces& = {});
 
 inline std::uint64_t available_memory_bytes() { return available_memory().bytes; }
 
-// Will the run fit? Compared before anything large is allocated.
-inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }  // as messages say it
+// The need of a run is compared with this before anything large is allocated.
+inline double gb(std::uint64_t bytes) { return static_cast<double>(bytes) * 1e-9; }  // the unit of messages
 
-// Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the copy
-// that a checkpoint is written from, and what refresh workers take.
+// Throws Error(unavailable) with the numbers when a rank does not fit. A device with its own memory holds all but the
+// copy that a checkpoint is written from, and what refresh workers take.
 void require_memory(const RankMemory&, const MemoryShare& host, const MemoryShare& device);
 
-// Threads of one rank of so many on this machine, as plans count their scratch: 0 where it computes on a device.
+// Returns the threads of one of `sharers` ranks on this machine, as plans count their scratch: 0 where it computes on a
+// device.
 int planned_threads(const Options&, int sharers = 1);
 
 // The plan of a run, and what this rank needs for it.
@@ -51,7 +51,7 @@ struct PlannedRun {
   Plan plan;
   RankMemory memory;
 };
-// require_memory for this rank of the run, with its share of what this machine and its devices have.
+// Plans a run and calls require_memory for this rank, with its share of what this machine and its devices have.
 PlannedRun plan_that_fits(const Options&, int rank = 0, int ranks = 1, int node_ranks = 1);
 
 }  // namespace sestina

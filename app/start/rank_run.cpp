@@ -18,7 +18,7 @@ void end_all(Runtime& runtime, ExitCode code, const char* message) {
   runtime.abort(code);
 }
 
-// What is to be saved is saved, and all know the exit code: a rank that is lost from here on changes nothing.
+// Ends the ranks when all data are saved and all know the exit code: a rank that is lost from here on changes nothing.
 void end_together(Runtime& runtime, int code) {
   try {
     runtime.end(code);
@@ -47,7 +47,7 @@ int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {
     end_together(runtime, code);
     return code;
   } catch (const AgreedError& error) {
-    // Before any rank ends: a launcher may take the first exit code other than 0 for its cue to end the rest.
+    // This is done before any rank ends: a launcher may end the rest at the first exit code other than 0.
     std::fflush(stdout);
     if (runtime.is_first()) std::fprintf(stderr, "sestina: error: %s\n", error.what());
     end_together(runtime, static_cast<int>(error.code()));

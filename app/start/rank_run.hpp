@@ -1,4 +1,4 @@
-// A verb on several ranks: errors are reported once, and no rank is left behind.
+// A verb on several ranks: errors are reported once, and no rank is left waiting.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,15 +15,16 @@ namespace sestina {
 // here, and the whole job is ended with its code.
 int run_on_ranks(Runtime&, const std::function<int()>& verb);
 
-// For verbs that run as one process: Error(unavailable) when a launcher started several, each of which would do it all.
+// For verbs that run as one process: throws Error(unavailable) when a launcher started several, each of which would do
+// all of it.
 void require_one_task(const char* verb);
 
-// For verbs whose results go to the standard output: warnings go to stderr, those of the first rank alone, for they are
-// the same on all.
+// For verbs whose results go to the standard output: sends warnings to stderr, from the first rank alone, because they
+// are the same on all.
 void warn_on_stderr(const Runtime&);
 
-// Kokkos on every rank, with its share of the cores but for those of so many workers; warns once where there are too
-// few. phase: Runtime::phase, or what does more. Collective.
+// Starts Kokkos on every rank, with its share of the cores less those of `workers` refresh workers; warns once where
+// there are too few. phase: Runtime::phase, or a function that does more. Collective.
 using RunPhase = std::function<void(const char* name, const std::function<void()>&)>;
 std::unique_ptr<KokkosSession> start_kokkos(Runtime&, int threads, std::vector<std::string> flags, int workers,
                                             const RunPhase& phase);

@@ -15,7 +15,8 @@ void add_overrides(Deck& deck, const DeckArguments& arguments) {
   for (const std::string& assignment : arguments.overrides) deck.add_override(assignment);
 }
 
-// Another form of weights has other keys: those of the stored one would be unknown, and say nothing of what is wrong.
+// Another form of weights has other keys: those of the stored form would be reported as unknown, which hides the real
+// error.
 void drop_other_form(Deck& stored, const DeckArguments& arguments) {
   constexpr const char *section = "model.linear", *key = "model.linear.form";
   Deck given = given_deck(arguments);

@@ -17,7 +17,7 @@
 namespace sestina {
 namespace {
 
-// What the holder says of itself, for the message of the one who comes too late.
+// Returns the line by which the holder names itself, for the error message of a second process.
 std::string holder_line() {
   const char* job = std::getenv("SLURM_JOB_ID");
   return fmt::format("process {} on {}{}\n", getpid(), host_name(), job ? fmt::format(", job {}", job) : "");
@@ -34,7 +34,7 @@ std::string read_all(int file) {
   fail(ExitCode::cannot_create, "run directory {}: {}: {}", path, what, std::strerror(errno));
 }
 
-// An exclusive lock on an open file or folder: 0, or why not.
+// Locks an open file or folder exclusively; returns 0, or errno of the failure.
 int lock_of(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno; }
 
 int open_lock(const std::string& path) {

@@ -15,9 +15,10 @@ class StartUp {
   StartUp(Runtime&, Stop&, std::function<bool()> resumable);
   // Every rank runs every phase. `name` must outlive it.
   void phase(const char* name, const std::function<void()>& f);
-  // For long work inside of a phase: throws when the run is to stop.
+  // Returns a poll for long work inside a phase, which throws when the run is to stop.
   Poll poll() const;
-  // For long work after the phases, after Runtime::together: throws Error(stopped_saved or stopped_unsaved).
+  // Returns a poll for long work after the phases, after Runtime::together: throws Error(stopped_saved or
+  // stopped_unsaved).
   Poll last_poll() const;
 
  private:

@@ -18,12 +18,12 @@
 namespace sestina {
 namespace {
 
-// All that a handler may touch. One process has one set of handlers, so these are one per process too.
+// These are all that a handler may touch. One process has one set of handlers, so these are one per process too.
 volatile std::sig_atomic_t came[NSIG] = {};  // by number of the signal
 volatile std::sig_atomic_t save_signal = 0;
 volatile std::sig_atomic_t interrupts = 0;
 
-const std::vector<int> stop_signals = {SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};  // that a deck may choose
+const std::vector<int> stop_signals = {SIGTERM, SIGUSR1, SIGUSR2, SIGALRM};  // signals that a deck may choose
 
 void on_stop(int signal) { came[signal] = 1; }
 void on_save(int) { save_signal = 1; }
@@ -50,8 +50,8 @@ std::string name_of(int signal) {
 }
 
 // Handlers run on a stack of their own: oneDNN's compiled products keep a pointer into their work space in the stack
-// pointer, and the kernel would write a signal's frame over what lies below it. Of the calling thread, which is the
-// only one that takes signals; never freed, since a handler may run until the process ends.
+// pointer, and the kernel would write a signal's frame over what lies below it. The stack is given to the calling
+// thread, which is the only one that takes signals; it is never freed, since a handler may run until the process ends.
 void give_own_stack() {
   constexpr long handler = 1 << 16;  // in addition to what the kernel saves of this processor's registers
   static const auto bytes = static_cast<std::size_t>(std::max(sysconf(_SC_MINSIGSTKSZ), 0L) + handler);
@@ -70,14 +70,15 @@ void install(int signal, void (*handler)(int)) {
   sigaction(signal, &action, nullptr);
 }
 
-// Seconds of a clock that no one can set; it runs on while the machine sleeps, as a batch system's limit does.
+// Returns the seconds of a clock that no one can set; it runs on while the machine sleeps, as a batch system's limit
+// does.
 double boot_seconds() {
   timespec now;
   clock_gettime(CLOCK_BOOTTIME, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Start of this process on that clock: field 22 of /proc/self/stat, counted after the name in parentheses.
+// Returns the start of this process on that clock: field 22 of /proc/self/stat, counted after the name in parentheses.
 double process_start() {
   std::ifstream file("/proc/self/stat");
   std::string text;
@@ -103,7 +104,7 @@ double deadline_of(double walltime) {
   return boot_seconds() + static_cast<double>(end) - static_cast<double>(std::time(nullptr));
 }
 
-// True when the file was there; it is taken away, so that it counts once.
+// Returns true when the file was there; removes it, so that it counts once.
 bool take(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return false;
@@ -140,7 +141,7 @@ void Stop::set_up(const RunOptions& run, const std::string& run_dir, bool first)
   checkpoint_file_ = run_dir + "/CHECKPOINT";
   looks_for_files_ = first;
   deadline_ = deadline_of(run.walltime);
-  catch_signals();  // again: libraries have started meanwhile
+  catch_signals();  // catches them again, because libraries have started meanwhile
   signals_ = {SIGINT};
   for (const auto& name : run.stop_signals) signals_.push_back(number_of(name));
   for (const int signal : stop_signals) {

@@ -8,10 +8,10 @@
 namespace sestina {
 namespace {
 
-// fp32 bases after a QR step are orthogonal to some eps n; what is far from it is none.
+// fp32 bases with n columns are orthogonal to some eps n after a QR step; a matrix that is far from that is no basis.
 constexpr double most_defect = 1e-2;
 
-// How far rows are from unit length and from a right angle to the next one: what is read in n^2.
+// Returns how far rows are from unit length and from a right angle to the next one, which takes n^2 operations.
 double defect(const std::vector<double>& q, std::size_t n) {
   double largest = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -22,13 +22,13 @@ double defect(const std::vector<double>& q, std::size_t n) {
       product += q[i * n + k] * q[next * n + k];
     }
     const double off = std::abs(squares - 1) + (next == i ? 0 : std::abs(product));
-    if (!(off <= largest)) largest = off;  // a NaN stays
+    if (!(off <= largest)) largest = off;  // a NaN is kept
     if (std::isnan(largest)) break;
   }
   return largest;
 }
 
-// Empty: there is none, or it has not begun.
+// Returns an empty basis where there is none, or where it has not begun.
 std::vector<double> read_basis(const CheckpointReader& reader, const std::string& path, std::int64_t n) {
   if (!reader.has(path)) return {};
   StateField field;

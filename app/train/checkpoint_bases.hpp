@@ -9,8 +9,8 @@
 
 namespace sestina {
 
-// Of those tensors, one after another, which have one on either side; matrices that are updated by heads are several.
-// A basis of zeros has not begun. Error(bad_data) for one that is not orthogonal.
+// Returns the bases of those tensors, in order, that have one on either side; a tensor that is updated by heads has
+// several. A basis of zeros has not begun. Error(bad_data) for one that is not orthogonal.
 std::vector<RotatedMatrix> read_bases(const CheckpointReader&, const std::vector<TensorSpec>&);
 
 }  // namespace sestina

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t max_lines = 20;  // of a message
+constexpr std::size_t max_lines = 20;  // lines of a message
 
 std::string digest_of(const std::vector<Statement>& statements) {
   json compared = json::array();
@@ -25,8 +25,8 @@ std::string digest_of(const std::vector<Statement>& statements) {
   return digest128(text.data(), text.size());
 }
 
-// The first rank of the largest group of equal digests (of those, the one with the lowest rank), and the first rank
-// outside of it.
+// Returns the first rank of the largest group of equal digests (of equal groups, the one with the lowest rank), and the
+// first rank outside it.
 struct OddRank {
   int most = 0, odd = 0;
 };
@@ -50,7 +50,7 @@ std::vector<Statement> statements_of(Communicator& world, int rank, const std::v
   return theirs;
 }
 
-// "key: this there, that here", those given first.
+// Writes "key: this there, that here" for each difference, given ones first.
 std::vector<std::string> differences(const OddRank& ranks, const std::vector<Statement>& odd,
                                      const std::vector<Statement>& most) {
   const auto find = [](const std::vector<Statement>& list, const std::string& key) {

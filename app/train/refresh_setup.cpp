@@ -22,9 +22,9 @@ namespace sestina {
 
 namespace {
 
-constexpr double measuring_s = 10;  // of all shapes; what small ones leave is for those behind them
+constexpr double measuring_s = 10;  // seconds for all shapes; what small ones leave goes to those after them
 
-// One of each shape, those whose refresh takes least first.
+// Returns one matrix of each shape, those whose refresh takes least first.
 std::vector<RefreshRate> shapes_of(const Options& options) {
   std::map<double, std::vector<RefreshRate>> by_work;
   std::set<std::pair<std::int64_t, std::int64_t>> seen;
@@ -70,7 +70,7 @@ RefreshSpeed measure_speed(Executor& executor, const SampleSet& training, const 
   double step_s = 0;
   const int micros = static_cast<int>(options.train.global_batch / executor.options().micro_batch);
   const double tokens = static_cast<double>(options.train.global_batch) * options.data.sequence_length;
-  for (int round = 0; round < 2; ++round) {  // the first one allocates
+  for (int round = 0; round < 2; ++round) {  // the first round allocates
     const double start = now_seconds();
     const auto seen = evaluate_loss(executor, training, micros, [] { return false; });
     step_s = 3 * (now_seconds() - start) * tokens / static_cast<double>(seen->tokens);
@@ -91,7 +91,8 @@ std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::
                                                         .most = static_cast<std::uint64_t>(refresh.nvme_bytes)});
 }
 
-// Of preconditioners of a device, those of the tier "host" by their names, "/optimizer/<HF name>/<field>".
+// Makes the tiers of a device's preconditioners; those of the tier "host" are known by names "/optimizer/<HF
+// name>/<field>".
 std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const RefreshOptions& refresh,
                                         std::shared_ptr<BlockStore> file) {
   std::shared_ptr<DeviceBlocks> device = make_device_blocks();

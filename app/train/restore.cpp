@@ -36,7 +36,7 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   layers.model_is_stored = holds_hf_model(source.checkpoint);
   take_forward_ranks(layers, source.deck, source.checkpoint, ranks);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
-  deck.replace_section("model.linear", "form", "dense");  // whatever form the weights were trained in
+  deck.replace_section("model.linear", "form", "dense");  // the evaluator is dense, whatever form was trained
   if (deck.has("optimizer.weight_bits")) deck.add_override("optimizer.weight_bits=32");
   Options options = Options::read(deck);
   require_ranks(deck, options.parallel, ranks);
@@ -51,7 +51,7 @@ Options options_of(const Source& source, const DeckArguments& layers) {
 
 namespace {
 
-// A piece at a time, whatever the field takes.
+// Reads a piece at a time, however large the field is.
 void restore_field(const Evaluator& evaluator, const CheckpointReader& reader, const StateField& field,
                    ExitCode nonfinite, std::vector<std::byte>& host) {
   const auto whole = write_to(field, Pager::Need::room);
@@ -84,7 +84,7 @@ void restore(const Evaluator& evaluator, const CheckpointReader& reader, const s
   std::size_t missing = 0;
   for (const StateField& field : fields) {
     if (!reader.has(field.path)) {
-      if (field.optional) {  // it was inline, and nothing is in flight; or there were no residuals of merges yet
+      if (field.optional) {  // refreshes were inline, with nothing in flight; or there were no residuals of merges yet
         zero_field(evaluator, field, host);
         continue;
       }
@@ -105,7 +105,7 @@ void restore(const Evaluator& evaluator, const CheckpointReader& reader, const s
 
 namespace {
 
-// Fields and weights in another form from the tensors of a dense model, which read(spec, out) gives whole.
+// Sets fields, and weights in another form, from the tensors of a dense model, which read(spec, out) gives whole.
 void restore_dense(Evaluator& evaluator, const std::vector<StateField>& fields, const ModelConfig& whole,
                    const std::function<void(const TensorSpec&, float* out)>& read) {
   std::map<std::string, TensorSpec> specs;

@@ -1,4 +1,4 @@
-// Weights and state from a checkpoint or an HF folder into the stages of a rank.
+// Reads weights and state from a checkpoint or an HF folder into the stages of a rank.
 #pragma once
 #include <string>
 
@@ -10,35 +10,35 @@
 
 namespace sestina {
 
-// Where a verb takes its model from: a checkpoint (a run directory means its newest complete one) or an HF folder.
+// The source of a verb's model: a checkpoint (a run directory means its newest complete one) or an HF folder.
 struct Source {
   std::string checkpoint, hf;  // one is set
-  std::string deck;            // of the checkpoint, TOML
+  std::string deck;            // the checkpoint's deck, TOML
 };
 Source find_source(const std::string& checkpoint_or_run, const std::string& hf);
-// The checkpoint's own deck, or one whose [model] is the HF folder, under what the command line says, for forward
-// passes on so many ranks.
+// The deck of a source, for forward passes on so many ranks: the checkpoint's own, or one whose [model] is the HF
+// folder, with what the command line says in addition.
 struct SourceDeck {
   Deck deck;
   Options options;
 };
 SourceDeck read_source_deck(const Source&, DeckArguments, int ranks);
-Options options_of(const Source&, const DeckArguments&);  // of one process
+Options options_of(const Source&, const DeckArguments&);  // for one process
 
-// Reads fields. A field that the checkpoint lacks is an Error(bad_data),
-// or with reset_missing stays as it is, with one line in the log for all of them; a value that is not finite is an
-// Error(nonfinite). weights_changed() is the caller's.
+// Reads fields. A field that the checkpoint lacks is an Error(bad_data), or with reset_missing keeps its values, with
+// one line in the log for all of them; a value that is not finite is an Error(nonfinite). The caller calls
+// weights_changed().
 void restore(const Evaluator&, const CheckpointReader&, const std::vector<StateField>&, bool reset_missing,
              ExitCode nonfinite = ExitCode::bad_data);
 
-// Fields of weights from a checkpoint that has them, or in another form: by way of dense weights. whole: the model of
-// the evaluator.
+// Reads fields of weights from a checkpoint that has them, or that has another form of them, by way of dense weights.
+// whole: the model of the evaluator.
 void restore_model(Evaluator&, const CheckpointReader&, const std::vector<StateField>&, const ModelConfig& whole,
                    ExitCode nonfinite = ExitCode::bad_data);
 
-// A checkpoint whose weights are not finite: Error(diverged).
+// Reads the weights of a source; throws Error(diverged) for a checkpoint whose weights are not finite.
 void restore_weights(Evaluator&, const Source&);
-// Fields of weights ("/model/..."), slabs included, from a folder that holds the whole model; else in the same way.
+// Reads fields of weights ("/model/..."), slabs included, from a folder that holds the whole model.
 void restore_hf_weights(Evaluator&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);
 

@@ -52,7 +52,7 @@ std::string find_start_checkpoint(const TrainArguments& arguments, const std::st
       fail(ExitCode::input_missing, "-r {}: no such checkpoint folder", arguments.resume);
     if (!holds_checkpoints(arguments.resume)) return arguments.resume;
   }
-  const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // -r RUN_DIR: its newest
+  const std::string where = names_checkpoint(arguments) ? arguments.resume : run_dir;  // the newest of -r RUN_DIR
   const auto warn = [&warnings](const std::string& line) {
     spdlog::warn("{}", line);
     warnings.push_back(line);
@@ -140,7 +140,7 @@ std::string learning_rate_jump(const Options& stored, const Options& now, std::i
   if (stored.run.steps == now.run.steps || stored.schedule.steps == now.schedule.steps) return "";
   const double before = Schedule(stored.schedule).factor(step + 1) * stored.optimizer.lr,
                after = Schedule(now.schedule).factor(step + 1) * now.optimizer.lr;
-  constexpr double worth_a_word = 1e-3;  // of the larger one
+  constexpr double worth_a_word = 1e-3;  // a part of the larger rate
   if (std::abs(before - after) <= worth_a_word * std::max(before, after)) return "";
   return fmt::format(
       "the learning rate of step {} is {:.3g}, with the checkpoint's schedule it would be {:.3g}: the schedule's "

@@ -1,4 +1,4 @@
-// The start of a run: where it lives, which checkpoint it starts from, and what it says of itself in the log and in
+// The start of a run: its directory, the checkpoint that it starts from, and what it says of itself in the log and in
 // metrics.jsonl. No Kokkos.
 #pragma once
 #include <cstdint>
@@ -14,45 +14,46 @@
 
 namespace sestina {
 
-// Where a run lives and which checkpoint it starts from, by the command line of `sestina train`.
+// The command line of `sestina train` says in which directory a run lives and from which checkpoint it starts.
 
-// -d, else run.dir, else runs/<name>; read without the checkpoint's deck, which it helps to find. Error(usage) when
-// nothing says it.
+// Returns -d, else run.dir, else runs/<name>; the checkpoint's deck is not read, because this helps to find it.
+// Error(usage) when nothing says it.
 std::string find_run_dir(const TrainArguments&);
 
-// -r names a checkpoint, or another run directory, instead of leaving the choice to us.
+// True where -r names a checkpoint or another run directory, instead of leaving the choice to the program.
 bool names_checkpoint(const TrainArguments&);
 
-// "" = a fresh start. warnings: about checkpoints that are passed over; poll: called while files are read.
-// Error(input_missing, bad_data).
+// Returns the checkpoint to start from, "" = a fresh start. warnings: about checkpoints that are passed over; poll:
+// called while files are read. Error(input_missing, bad_data).
 std::string find_start_checkpoint(const TrainArguments&, const std::string& run_dir, std::vector<std::string>& warnings,
                                   const Poll& poll);
 
-// The newest checkpoint that is complete by its manifest and sizes, as far as that can be told at once; "" none.
+// Returns the newest checkpoint that is complete by its manifest and sizes, as far as that can be told at once; ""
+// none.
 std::string glance_at_checkpoint(const TrainArguments&);
 
-// False for an imported one, which holds weights alone.
+// Returns false for an imported checkpoint, which holds weights alone.
 bool has_optimizer_state(const CheckpointReader&);
 
-// What a start of a run says of itself: in the log, and as the first line of metrics.jsonl; and what a resume changes
-// unasked.
+// The facts that a start of a run says of itself, in the log and as the first line of metrics.jsonl.
 struct RunStart {
-  std::int64_t step = 0;             // it goes on from
-  std::string deck;                  // resolved, TOML
-  std::string command_line, device;  // device: of the first rank
-  int threads = 1;                   // of each rank
+  std::int64_t step = 0;             // the step that it goes on from
+  std::string deck;                  // the resolved deck, TOML
+  std::string command_line, device;  // device: that of the first rank
+  int threads = 1;                   // threads of each rank
   std::string data;                  // SampleSet::description(): a line for each source
-  std::string precision = "fp32";    // of products; of bf16 on a host with the way (instruction_set.hpp)
+  std::string precision = "fp32";    // that of products; bf16 on a host with how (instruction_set.hpp)
 };
-// Collective over the ranks.
+// Returns the first line of metrics.jsonl. Collective over the ranks.
 RunLine run_line(const RunStart&, Runtime&);
 
-// Version, model, optimizer, layout, device with threads, planned against available memory, and data. available: bytes
-// that this rank may take.
+// Returns lines with version, model, optimizer, layout, device with threads, planned against available memory, and
+// data. available: bytes that this rank may take.
 std::vector<std::string> start_lines(const Options&, const RunStart&, const PlannedRun&, std::uint64_t available);
 
-// The learning rate of the next update where run.steps was changed and the schedule's horizon followed it: a line with
-// both numbers and the key that keeps it; "" when nothing jumps. stored: options of the checkpoint; step: its updates.
+// Returns a line on the learning rate of the next update where run.steps was changed and the schedule's horizon
+// followed it, with both numbers and the key that keeps it; "" when nothing jumps. stored: options of the checkpoint;
+// step: its updates.
 std::string learning_rate_jump(const Options& stored, const Options& now, std::int64_t step);
 
 }  // namespace sestina

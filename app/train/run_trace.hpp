@@ -15,21 +15,21 @@ class RunTrace {
   RunTrace(const Options&, const std::string& run_dir, Communicator& world);
   Trace* get() { return trace_.get(); }  // null: off
 
-  // A row for each refresh worker of this process; the pool, which its stages share, must outlive the recording. Null:
-  // none, and without effect.
+  // Adds a row for each refresh worker of this process; the pool, which its stages share, must outlive the recording. A
+  // null pool has no effect.
   void set_workers(WorkerPool*, int workers);
-  void take_jobs();  // what they did since the last call
+  void take_jobs();  // takes what the workers did since the last call
 
-  // On all ranks together.
-  void before_step();  // starts and ends the recording: updates 3 to metrics.trace + 2 since the start of the run
-  void finish();       // the run ends: writes what there is
+  // All ranks call these together.
+  void before_step();  // starts and ends the recording: updates 3 to metrics.trace + 2 of this start
+  void finish();       // writes what there is when the run ends
 
  private:
   Communicator& world_;
   std::string path_, label_;
   std::unique_ptr<Trace> trace_;
   WorkerPool* workers_ = nullptr;
-  int first_row_ = 0;  // of the workers
+  int first_row_ = 0;  // the first row of the workers
   std::int64_t updates_ = 0, steps_ = 0;
 };
 

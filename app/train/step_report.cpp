@@ -16,7 +16,7 @@ namespace sestina {
 
 namespace {
 
-// Set by mpirun and srun for each task, one alone too.
+// These variables are set by mpirun and srun for each task, even for one alone.
 constexpr const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
 
 }  // namespace
@@ -50,10 +50,10 @@ void append_duration(fmt::memory_buffer& text, double seconds) {
 }
 
 void append_progress(fmt::memory_buffer& text, const Progress& p, int columns) {
-  constexpr std::size_t least_bar = 7, longest_bar = 32;                 // with its brackets
+  constexpr std::size_t least_bar = 7, longest_bar = 32;                 // columns, with the brackets
   const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));  // a full line would break
   std::size_t fits = 0, begin = text.size();
-  const auto keep = [&] {  // what was written fits: so far
+  const auto keep = [&] {  // keeps what was written, if it fits so far
     if (text.size() - begin <= room) fits = text.size() - begin;
   };
   fmt::format_to(std::back_inserter(text), "{}/{}", p.step, p.steps);

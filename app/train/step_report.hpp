@@ -1,4 +1,4 @@
-// What a step tells the world: the progress bar on a terminal, the log line per interval, the metrics line. No
+// The report of a step to the user: the progress bar on a terminal, the log line per interval, the metrics line. No
 // Kokkos.
 #pragma once
 #include <fmt/format.h>
@@ -15,47 +15,48 @@
 
 namespace sestina {
 
-// The progress bar: when there is one, and how it fits.
+// The progress bar is shown on terminals and fits their width.
 
-// wanted: "auto", "always" or "never". auto: the output is a terminal that understands control characters (TERM is not
-// "dumb") and no launcher stands between: mpirun makes a terminal of a log file.
+// Returns whether the bar is shown. wanted: "auto", "always" or "never". With auto it is shown where the output is a
+// terminal that understands control characters (TERM is not "dumb") and no launcher stands between: mpirun makes a
+// terminal of a log file.
 bool shows_progress(const std::string& wanted, int file);
 
-int terminal_columns(int file);  // of the terminal, else COLUMNS, else 80
+int terminal_columns(int file);  // those of the terminal, else COLUMNS, else 80
 
 struct Progress {
   std::int64_t step = 0, steps = 0;
   double loss = 0, tokens_per_s = 0, seconds_left = 0;
 };
-// One line for a terminal of so many columns, without line feed: what does not fit is left away from the right, the bar
-// itself takes what is left over.
+// Appends one line for a terminal of so many columns, without line feed: what does not fit is left out from the right,
+// and the bar itself takes the rest.
 void append_progress(fmt::memory_buffer&, const Progress&, int columns);
 
 void append_duration(fmt::memory_buffer&, double seconds);  // "1h02m", "3m20s", "45s"
 
-// What a step tells the world: the log line per interval, the progress bar on a terminal, the metrics
-// line. Buffers are reused: after the first lines nothing here allocates.
+// Buffers of the report are reused: after the first lines nothing here allocates.
 
-// What a line says by pipeline stage, as in TrainLine; empty: nothing.
+// The numbers of a line by pipeline stage, as in TrainLine; empty: the line says nothing of it.
 struct StageNumbers {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::span<const StageAges> ages = {};
   std::optional<ReplicaNumbers> replicas = {};
 };
-// Largest resident set of this process so far, bytes.
+// Returns the largest resident set that this process has had so far, in bytes.
 std::uint64_t peak_memory_bytes();
 
-// Percentages of a step of `whole` seconds, which is not 0: data, forward and backward, and what is left; 100 together
-// although each is rounded.
+// Returns percentages of a step of `whole` seconds, which is not 0: data, forward and backward, and the rest; they sum
+// to 100 although each is rounded.
 std::array<int, 3> step_percent(double data, double forward_backward, double whole);
 
-// What a log line says; percent: data, forward and backward, optimizer step with communication.
+// The contents of a log line; percent: data, forward and backward, optimizer step with communication.
 struct LogLine {
   std::int64_t step = 0, steps = 0;
   double loss = 0, grad_norm = 0, lr = 0, step_s = 0, tokens_per_s = 0, seconds_left = 0;
   std::array<int, 3> percent{};
 };
-// In 100 columns, with the numbers of a large run too: where they are long, the gaps between them are narrow.
+// Appends the line in 100 columns, with the numbers of a large run too: where they are long, the gaps between them are
+// narrow.
 void append_log_line(fmt::memory_buffer&, const LogLine&);
 
 class StepReport {
@@ -65,16 +66,16 @@ class StepReport {
     std::uint64_t tokens_per_step = 0;
     double flops_per_token = 0;
     std::optional<double> peak_tflops;  // for MFU; null when not known
-    bool workers = false;               // refresh preconditioners: lines say what that took
-    bool quiet = false;                 // says nothing: all ranks but the first
-    bool progress = true;               // the bar, if there is something to show it on
+    bool workers = false;               // workers refresh preconditioners: lines say what that took
+    bool quiet = false;                 // reports nothing: true on all ranks but the first
+    bool progress = true;               // shows the bar, if there is a terminal for it
   };
   StepReport(const Options&, Metrics&);
 
-  // One completed update. Writes the metrics line always, the log line every `every` updates and on the last.
+  // Reports one completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
             const RankStep&, const StageNumbers& = {});
-  void clear_bar();  // before anything else is printed
+  void clear_bar();  // call it before anything else is printed
 
  private:
   void log_line(const TrainLine&);

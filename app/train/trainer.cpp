@@ -34,7 +34,7 @@ StepReport::Options report_options(const Options& options, bool first, bool prog
   return setting;
 }
 
-// NaN without the sign that some processors give it.
+// Writes NaN without the sign that some processors give it.
 double plain(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
 // The ranks name their common temporary folders by the process number of the first.
@@ -58,8 +58,8 @@ EnergyCounters::Options energy_options(EnergyCounters::Options setting, Runtime&
   return {.root = ""};
 }
 
-// run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it must not
-// stop the run.
+// Writes run_dir/failed/<tensor>.<factor>.npy: the last factor of that name that could not be decomposed. Losing it
+// must not stop the run.
 void dump_factor(const std::string& run_dir, const std::string& name, const std::vector<float>& values,
                  std::size_t d) try {
   std::string file = name.substr(std::string_view("/optimizer/").size());
@@ -139,7 +139,7 @@ ExitCode Trainer::run() {
   while (step_ < options_.run.steps && !(told_.votes ? stopped_ : stop_voted())) {
     const StepOutcome outcome = step();
     if (outcome == StepOutcome::dropped) continue;
-    const bool updated = outcome == StepOutcome::updated;  // else this step has been seen to already
+    const bool updated = outcome == StepOutcome::updated;  // else `due` was already asked at this step
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
     if (evaluates || saves) finish_steps();
@@ -157,7 +157,7 @@ ExitCode Trainer::run() {
   drain_events();
   executor_.finish_gather();
   double unsaved = saved_step_ == step_ ? failed_saves(1) : 1;
-  runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // the first rank knows: all of them wait for it
+  runtime_.world().all_reduce(&unsaved, 1, Reduction::max);  // only the first rank knows
   const bool saved = unsaved == 0;
   require_data(saved);
   if (!stopped_) {
@@ -203,11 +203,11 @@ void Trainer::require_data(bool saved) {
   });
 }
 
-// Decided before the update of a synchronous step: what is refused leaves weights and moments untouched.
+// Decides before the update of a synchronous step: a step that is refused leaves weights and moments untouched.
 bool Trainer::accept(const StepSums& sums) {
   if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
   loss_ = mean_loss(sums);
-  // A device is waited for in there: on one rank, for its forward and backward passes.
+  // The sums waited for the device; on one rank that is a wait for its forward and backward passes.
   clock_.end(several() || !on_device_ ? Phase::reduce : Phase::forward_backward);
   if ((several() || batches_.lost()) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
@@ -224,7 +224,7 @@ void Trainer::update() {
   write_diagnostics();
 }
 
-// What all ranks know of an update now; of an asynchronous one some updates later, and all decide the same.
+// Handles an update that all ranks know now, an asynchronous one some updates later; all ranks decide the same.
 void Trainer::finish(const FinishedStep& step) {
   if (told_.votes) count_votes(step.report.votes);
   if (!step.sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step.update));
@@ -254,7 +254,7 @@ bool Trainer::finite(std::int64_t update, double loss, double norm) {
   return false;
 }
 
-// What every rank has found out. The checkpoints there are stay as they are.
+// Fails for what every rank has found out. Existing checkpoints stay as they are.
 void Trainer::fail_diverged(const std::string& what) {
   wait_for_saves();
   drain_events();
@@ -265,7 +265,7 @@ void Trainer::fail_diverged(const std::string& what) {
 }
 
 Votes Trainer::votes() {
-  const double steps = 1.0 + executor_.lag();  // until a vote takes effect
+  const double steps = 1.0 + executor_.lag();  // steps until a vote takes effect
   const Stop::Vote vote = stop_.poll(1.5 * checkpoints_.longest_save_seconds() + steps * longest_step_);
   return {vote == Stop::Vote::stop || batches_.lost() ? 1.0 : 0.0, vote == Stop::Vote::save ? 1.0 : 0.0,
           failed_saves(2)};

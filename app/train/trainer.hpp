@@ -1,4 +1,4 @@
-// The training run of one rank: owns all, and takes the steps, each in a few calls of the executor
+// The training run of one rank: it owns all parts of the run and takes the steps, each in a few calls of the executor
 // (parallel/step/executor.hpp).
 #pragma once
 #include <memory>
@@ -23,30 +23,30 @@
 
 namespace sestina {
 
-// What verb_train found out before Kokkos started; the same on all ranks.
+// The inputs of a run that verb_train finds before Kokkos starts; the same on all ranks.
 struct TrainSetup {
   Options options;
   PlannedRun planned;
-  std::string deck;  // resolved, TOML; stored in every checkpoint
+  std::string deck;  // the resolved deck, TOML; stored in every checkpoint
   std::string run_dir;
   std::int64_t start_step = 0;   // updates of the checkpoint, 0 fresh or weights alone
-  std::string checkpoint;        // to start from, "" = fresh
-  bool weights_only = false;     // take the weights alone from it: step, data position and optimizer start over
+  std::string checkpoint;        // the one to start from, "" = fresh
+  bool weights_only = false;     // takes the weights alone from it: step, data position and optimizer start over
   bool imported = false;         // the checkpoint is an import: weights alone
   bool progress = true;          // a progress bar, where it can be shown
   bool fork = false;             // the checkpoint belongs to another run directory
-  std::string tokenizer_digest;  // of data.tokenizer, "" none
-  std::vector<CompanionFile> companions = {};  // of the first rank: what its checkpoints carry
+  std::string tokenizer_digest;  // digest of data.tokenizer, "" none
+  std::vector<CompanionFile> companions = {};  // on the first rank: files that its checkpoints carry
   Poll poll = {};                              // called while the checkpoint is read; throws when told to stop
-  std::vector<std::string> warnings = {};      // given before there was a log
+  std::vector<std::string> warnings = {};      // warnings given before there was a log
   EnergyCounters::Options energy = {};
   const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
 };
 
 enum class StepOutcome {
   updated,
-  refused,  // what is not finite is skipped
-  dropped   // a rank voted to stop meanwhile
+  refused,  // a step that is not finite is skipped
+  dropped   // a rank voted to stop during the step
 };
 
 class Trainer final {
@@ -54,42 +54,42 @@ class Trainer final {
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
   Trainer(const StageMaker&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
           Metrics&);
-  // Until run.steps, a stop or a failure; always leaves a final checkpoint unless that failed.
+  // Runs until run.steps, a stop or a failure; always leaves a final checkpoint unless its save failed.
   ExitCode run();
-  StepOutcome step();  // one update
+  StepOutcome step();  // runs one update
 
  private:
   bool accept(const StepSums&);
   void update();
   void finish(const FinishedStep&);
-  void finish_steps();                                         // all that are not finished yet
+  void finish_steps();                                         // finishes all that are not finished yet
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
-  [[noreturn]] void fail_diverged(const std::string& what);    // on all ranks
+  [[noreturn]] void fail_diverged(const std::string& what);    // fails on all ranks
   void evaluate();
   void require_data(bool saved);  // fails on all ranks where one of them voted so
   void save();
-  void require_run_dir();                                 // that it is still there, before a save
-  void require_finite_state(const std::string& problem);  // of the state that is saved, on all ranks: this one's
-  void wait_for_saves();                                  // of all ranks, until the one under way has ended
+  void require_run_dir();                                 // requires that it is still there, before a save
+  void require_finite_state(const std::string& problem);  // on all ranks; problem: of the state saved here
+  void wait_for_saves();                                  // waits for those under way on all ranks
   void drain_events();
-  // 0 where fewer saves than that have failed in a row, 1 where the disk is to blame, 2 where memory is.
+  // Returns 0 where fewer than `in_a_row` saves have failed in a row, 1 where the disk is the cause, 2 where memory is.
   double failed_saves(int in_a_row) const;
-  [[noreturn]] void fail_unsaved(double failed, const char* what);  // on all ranks, the largest of all
-  bool stop_voted();                                                // on all ranks together
+  [[noreturn]] void fail_unsaved(double failed, const char* what);  // fails on all ranks; failed: the largest of all
+  bool stop_voted();                                                // votes on all ranks together
   void load();
   void set_periods();     // optimizer.refresh.every = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
   void load_periods(const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
-  void note_refresh_failures();  // of preconditioners, since the last update
+  void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
-  void fill_report(RankReport&);  // of this rank, of the step that ends now
+  void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
   void report(const FinishedStep&);
-  Votes votes();                   // this rank's
-  void count_votes(const Votes&);  // of all ranks
-  void write_loads();              // of the updates since the last call; collective
+  Votes votes();                   // those of this rank
+  void count_votes(const Votes&);  // counts the votes of all ranks
+  void write_loads();              // writes loads of the updates since the last call; collective
   RunState run_state() const;
   double mean_loss(const StepSums& sums) const {
     return sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
@@ -104,7 +104,7 @@ class Trainer final {
   bool on_device_;
   RunTrace trace_;
   Executor executor_;
-  std::shared_ptr<Pager> tier_;  // of preconditioners, null: they are always at hand
+  std::shared_ptr<Pager> tier_;  // the tier of preconditioners; null: they stay in memory
   Schedule schedule_;
   TrainingBatches batches_;
   const SampleSet& training_;
@@ -112,15 +112,15 @@ class Trainer final {
   std::unique_ptr<UpdateDiagnostics> diagnostics_;  // only with metrics.tensors_every, synchronous
   CheckpointWriter checkpoints_;
   StepReport report_;
-  const ReportParts told_;  // of a step, to all ranks
-  RefreshPeriods periods_;  // of every = "auto": chosen at the start of the run, and kept
+  const ReportParts told_;  // parts of a step's report that all ranks are told
+  RefreshPeriods periods_;  // with every = "auto": chosen at the start of the run, and kept
   PhaseClock& clock_;
   EnergyCounters energy_;
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen
   double loss_ = 0, longest_step_ = 0;
-  double update_seconds_ = 0;  // this rank's, of the updates_ since write_loads()
+  double update_seconds_ = 0;  // this rank's seconds in the updates_ since write_loads()
   std::int64_t updates_ = 0;
   bool save_voted_ = false, stopped_ = false;
   double saves_fail_ = 0;  // failed_saves() of all ranks

@@ -26,7 +26,7 @@ nlohmann::json json_of(const PipelineState& pipeline) {
   return all;
 }
 
-// like: of this run, whose stages are cut as those of a checkpoint that does not say it.
+// like: the state of this run, whose cut of stages is assumed where the checkpoint does not say its own.
 PipelineState state_from(const nlohmann::json& stored, const PipelineState& like) {
   PipelineState state;
   state.ahead = stored.at("ahead").get<std::vector<int>>();
@@ -109,7 +109,7 @@ void Trainer::fail_unsaved(double failed, const char* what) {
               setup_.run_dir, memory ? ": out of memory" : "");
 }
 
-// What ran ahead of the updates runs again.
+// Drains the pipeline: forward passes that were ahead of the updates run again.
 void Trainer::drain_pipeline() {
   executor_.drain(step_);
   batches_.start_at(sample_);
@@ -157,7 +157,7 @@ void Trainer::load() {
     restore_model(executor_, reader, executor_.model_fields(), options_.model);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,
                  reader.run().step);
-    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an import: it lies there already
+    if (!setup_.fork && reader.run().step == 0) saved_step_ = 0;  // an imported checkpoint is there already
     return;
   }
   const RunState& run = reader.run();
@@ -185,7 +185,8 @@ void Trainer::load() {
   metrics_.rewind(step_, step_);
 }
 
-// None where the checkpoint is of a run with another optimizer.refresh.every, which a fork may be.
+// Reads the periods; there are none where the checkpoint is of a run with another optimizer.refresh.every, which a fork
+// may be.
 void Trainer::load_periods(const nlohmann::json& extra) {
   const auto found = extra.find("refresh_periods");
   if (!options_.optimizer.refresh.automatic || found == extra.end()) return;
@@ -196,7 +197,7 @@ void Trainer::load_periods(const nlohmann::json& extra) {
   if (fits) periods_.of = std::move(periods);
 }
 
-// What an asynchronous pipeline had in flight, where it is this pipeline.
+// Reads what an asynchronous pipeline had in flight, where it fits this pipeline.
 void Trainer::load_in_flight(const CheckpointReader& reader, const nlohmann::json& extra) {
   executor_.start_at(step_);
   const bool was = extra.contains("pipeline");

@@ -1,4 +1,4 @@
-// What the trainer tells of its steps: the numbers that ranks send each other, loads, failures, diagnostics.
+// The trainer's reports of its steps: the numbers that ranks send each other, loads, failures, diagnostics.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace sestina {
 namespace {
 
-// Of one stage's preconditioners (-1: of all) from now on.
+// Traces the ages of one stage's preconditioners (-1: of all stages) from now on.
 void trace_ages(Trace* trace, int stage, const RefreshAges& ages) {
   if (trace == nullptr || ages.count == 0) return;
   trace->count("preconditioner age, oldest", stage, static_cast<double>(ages.max));
@@ -53,11 +53,11 @@ void Trainer::fill_report(RankReport& mine) {
                refreshes.copies,
                refreshes.workers};
   if (!told_.replicas) return;
-  const CoherenceCount count = executor_.take_coherence();  // what an evaluation or a save synchronised counts here too
+  const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
   mine.replicas = {static_cast<double>(count.bytes.sent), count.drift};
 }
 
-// Of the step, of this node where this rank is the one that reads its counters.
+// Returns the joules of this node in the step, where this rank is the one that reads its counters, else 0.
 double Trainer::step_joules() { return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0; }
 
 void Trainer::report(const FinishedStep& step) {

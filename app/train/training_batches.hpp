@@ -14,12 +14,12 @@ class TrainingBatches final : public Batches {
  public:
   // The set must outlive it.
   TrainingBatches(const SampleSet&, const Options&, const BatchShare&);
-  void start_at(std::uint64_t sample);  // the first one of the global batch that comes next
-  // What cannot be read is lost, but for an asynchronous pipeline, whose updates are not waited for: none of them can
-  // be dropped, and the Error is thrown.
+  void start_at(std::uint64_t sample);  // sample: the first of the next global batch
+  // Reads the next micro-batch. One that cannot be read is lost; in an asynchronous pipeline, whose updates are not
+  // waited for, no update can be dropped, and the Error is thrown.
   BatchView next() override;
-  // A file cannot be read any more. The step goes on, on tokens that are none, because other ranks wait for this one's
-  // part of it; after its passes all vote, and drop it.
+  // Notes that a file cannot be read. The step goes on with tokens that are all 0, because other ranks wait for this
+  // one's part of it; after its passes all ranks vote, and drop it.
   void lose(const Error&);
   const std::optional<Error>& lost() const { return lost_; }
 

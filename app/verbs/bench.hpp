@@ -1,4 +1,4 @@
-// What the benchmark verbs share.
+// The options that the benchmark verbs share.
 #pragma once
 #include <vector>
 
@@ -9,9 +9,10 @@
 
 namespace sestina {
 
-// Deck and options of a benchmark that runs as one process; Error(unavailable) when the model does not fit into memory.
+// Returns the options of a benchmark that runs as one process; throws Error(unavailable) when the model does not fit
+// into memory.
 Options bench_options(const BenchArguments&);
-// Of training steps on all ranks, which agree on them; in the same way.
+// The options and plan of training steps on all ranks, which agree on them; the same errors are thrown.
 struct StepOptions {
   Options options;
   Plan plan;

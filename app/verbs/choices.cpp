@@ -71,7 +71,7 @@ std::vector<ChoiceTokens> choice_tokens(const std::vector<Question>& questions, 
       ChoiceTokens tokens{codec.encode(question.context + choice), ahead.size() + context.size()};
       tokens.ids.insert(tokens.ids.begin(), ahead.begin(), ahead.end());
       if (tokens.begin >= tokens.ids.size())
-        tokens.begin = tokens.ids.size() - 1;  // the choice merged with its context
+        tokens.begin = tokens.ids.size() - 1;  // the choice was merged with its context
       const std::size_t excess = tokens.ids.size() > room ? tokens.ids.size() - room : 0;
       if (tokens.begin < excess + 1)
         bad_line(path, question.line,
@@ -102,7 +102,7 @@ std::vector<double> score_choices(Evaluator& evaluator, const std::vector<Choice
                       rows = std::min(B, end - first);
     part.assign(end - round, 0.0);
     if (rows > 0) {
-      std::fill(window.begin(), window.end(), -1);  // after the end: no target, and attention is causal
+      std::fill(window.begin(), window.end(), -1);  // no targets after the end, and attention is causal
       for (std::size_t b = 0; b < rows; ++b)
         std::copy(choices[first + b].ids.begin(), choices[first + b].ids.end(),
                   window.begin() + static_cast<std::ptrdiff_t>(b * (length + 1)));
@@ -116,7 +116,7 @@ std::vector<double> score_choices(Evaluator& evaluator, const std::vector<Choice
           part[first + b - round] -= losses[b * length + at - 1];
       }
     }
-    share_results(evaluator, part);  // in every round: a rank that is lost is missed soon
+    share_results(evaluator, part);  // in every round, so that a lost rank is missed soon
     scores.insert(scores.end(), part.begin(), part.end());
   }
   return scores;

@@ -11,7 +11,7 @@ namespace {
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// One after the other: the sequences of one filling of the decoder.
+// Runs the sequences of one filling of the decoder.
 class DecodedBatch {
  public:
   DecodedBatch(TokenDecoder& decoder, const Generation& generation, std::vector<Sequence>& sequences, std::size_t first,
@@ -75,7 +75,7 @@ class DecodedBatch {
     }
   }
 
-  // Draws the token of that number from a row of logits; whether the sequence goes on.
+  // Draws the token of that number from a row of logits; returns whether the sequence goes on.
   bool add_token(int at, int row, int number, GenerationTimes& times) {
     Sequence& sequence = sequences_[first_ + static_cast<std::size_t>(at)];
     const auto end = [&](Finish finish) {
@@ -106,7 +106,7 @@ class DecodedBatch {
   const std::function<bool(std::size_t, std::int32_t)>& emit_;
   Sampler sampler_;
   std::vector<std::uint64_t> streams_;
-  std::vector<int> going_;  // sequences of the decoder, and the tokens they go on with
+  std::vector<int> going_;  // the decoder's sequences and the tokens that they go on with
   std::vector<std::int32_t> tokens_;
 };
 

@@ -22,7 +22,7 @@ double adamw_traffic(const RankMemory& memory, const Options& options) {
          2 * static_cast<double>(memory.scalar_state);
 }
 
-// Of the rank that is last: its rows of the scalar tensors and its matrices.
+// Returns the seconds of the slowest rank, with its rows of the scalar tensors and its matrices.
 std::optional<double> optimizer_seconds(const RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   if (!machine.memory_bandwidth) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<double> optimizer_seconds(const RunPlan& run) {
   return slowest;
 }
 
-// Of the rank that needs most of it.
+// Returns the bytes of the rank that needs most.
 std::size_t largest(const RunPlan& run, const std::function<std::size_t(const RankMemory&)>& bytes) {
   std::size_t most = 0;
   for (const RankMemory& memory : run.memory) most = std::max(most, bytes(memory));
@@ -63,7 +63,7 @@ double most_moved(const RunPlan& run, double RankMemory::*moved) {
   return most;
 }
 
-// Of the rank that has most to do before its first update with bases.
+// Returns the FLOPs of the rank that has most to do before its first update with bases.
 double largest_first_bases(const RunPlan& run) {
   std::vector<double> flops(at(run.plan.ranks()), 0);  // by pipeline rank, and rank in its stages
   for (std::size_t stage = 0; stage < run.plan.stages.size(); ++stage) {
@@ -96,7 +96,8 @@ void estimate(RunPlan& run) {
   }
 }
 
-// One worker's refreshes against the products of a core, about as measured for QR steps of 256 x 256 (LAPACK, Zen 5).
+// The speed of one worker at refreshes over that of a core at products, about as measured for QR steps of 256 x 256
+// (LAPACK, Zen 5).
 constexpr double refresh_share = 0.3;
 
 double worker_speed(const Options& o) {  // FLOP/s
@@ -109,8 +110,8 @@ std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
   return fit_periods(run.plan, {*run.forward_backward_s, worker_speed(o)});
 }
 
-// Asynchronous refreshes of the rank whose workers have most of them. [machine] of a device says nothing of the cores
-// next to it: their time is not known then.
+// Estimates asynchronous refreshes of the rank whose workers have most of them. [machine] of a device says nothing of
+// the cores next to it: their time is not known then.
 void estimate_workers(RunPlan& run) {
   const Options& o = run.options;
   if (o.optimizer.refresh_workers() == 0) return;
@@ -124,7 +125,8 @@ void estimate_workers(RunPlan& run) {
     run.refresh_s = *run.refresh_flops / (o.optimizer.refresh_workers() * worker_speed(o));
 }
 
-// A device holds all of its rank but the copy that a checkpoint is written from, which lies in the node's memory.
+// Compares needs with memory. A device holds all of its rank but the copy that a checkpoint is written from, which lies
+// in the node's memory.
 std::vector<RunPlan::Memory> compare_memory(const RunPlan& run) {
   constexpr double giga = 1e9;
   const MachineOptions& machine = run.options.machine;

@@ -1,4 +1,4 @@
-// What `sestina plan` knows of a run, and the two ways to print it. No Kokkos.
+// All that `sestina plan` knows of a run, and the two ways to print it. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -16,10 +16,11 @@ namespace sestina {
 
 struct RunPlan {
   Options options;
-  Plan plan;                       // a stage on each pipeline rank
+  Plan plan;                       // has one stage on each pipeline rank
   std::vector<RankMemory> memory;  // by rank, stage by stage
-  std::size_t needed_bytes = 0;    // of the fullest rank
-  // What memory is compared with: the machine of the deck, or this one for a run of one rank. Empty: not known.
+  std::size_t needed_bytes = 0;    // bytes of the fullest rank
+  // The memories that the need is compared with: those of the deck's machine, or of this one for a run of one rank.
+  // Empty: not known.
   struct Memory {
     std::string name;  // "a device", "a node", "this machine"
     std::size_t needed = 0, available = 0;
@@ -29,17 +30,18 @@ struct RunPlan {
   double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s, nvme_s,
       link_s;                                     // empty: the machine is not known
-  std::optional<RefreshPeriods> refresh_periods;  // of every = "auto", where the machine is known
-  // Of asynchronous refreshes in an update, of the busiest rank: what its workers compute, and their time.
+  std::optional<RefreshPeriods> refresh_periods;  // with every = "auto", where the machine is known
+  // Asynchronous refreshes of the busiest rank in an update: what its workers compute, and their time.
   std::optional<double> refresh_flops, refresh_s;
   struct Link {
     double refreshes = 0, tiers = 0;
   } link;                               // bytes between device and host in an update, of the rank with most of each
-  double first_bases_flops = 0;         // once, of the busiest rank; 0: there are none
-  std::optional<double> first_bases_s;  // at the machine's peak
+  double first_bases_flops = 0;         // once in a run, of the busiest rank; 0: there are none
+  std::optional<double> first_bases_s;  // their time at the machine's peak
   MeasuredShapes measured;
   double planning_s = 0;
-  // What is sent is hidden under the model's work at best; for workers that take longer than a step updates wait.
+  // Returns the seconds of a step when all that is sent is hidden under the model's work; updates wait for workers that
+  // take longer than a step.
   std::optional<double> step_s() const {
     if (!forward_backward_s || !optimizer_s) return std::nullopt;
     return std::max(*forward_backward_s + *optimizer_s, refresh_s.value_or(0));
@@ -50,7 +52,7 @@ RunPlan make_run_plan(const Options&);
 
 // One row of the memory table.
 struct MemoryKind {
-  const char* name;  // in JSON
+  const char* name;  // its name in JSON
   const char* what;
   std::size_t bytes;
 };

@@ -1,4 +1,4 @@
-// `sestina plan --json`: one object.
+// Prints `sestina plan --json` as one object.
 #include <fmt/core.h>
 #include <algorithm>
 
@@ -21,8 +21,8 @@ Json names_of(const StagePlan& stage, const std::vector<int>& specs) {
   return names;
 }
 
-// {name: rank} of every matrix; null: each rank has its own. An ordered object looks through all its keys for each new
-// one: names are added to its list as they are, being all different, for a model has very many.
+// Returns {name: rank} of every matrix; null: each rank has its own. An ordered object looks through all its keys for
+// each new one, and a model has very many names: they are all different, so they are added to its list as they are.
 Json ranks_by_name(const Plan& plan, std::vector<int> StagePlan::*rank_of) {
   Json::object_t ranks;
   Json::object_t::Container& list = ranks;
@@ -44,7 +44,7 @@ Json rank_json(const RunPlan& run, std::size_t stage_number, std::size_t rank) {
   bytes["total"] = memory.total();
   bytes["nvme"] = memory.nvme;
   bytes["nvme_beside"] = memory.outside_tiers;
-  // Without a matrix the scalar optimizer's rows are all there is: element by element.
+  // Without matrices there are only rows of the scalar optimizer, which count element by element.
   const bool matrices = run.options.optimizer.matrix.has_value();
   return {{"stage", stage_number},
           {"dp", rank / tp},
@@ -107,7 +107,7 @@ Json ownership_json(const RunPlan& run) {
   return out;
 }
 
-// The actions of one update of each rank, [what, stage, micro-batch, begin, end] in units of a forward pass.
+// Returns the actions of one update of each rank, [what, stage, micro-batch, begin, end] in units of a forward pass.
 Json pipeline_json(const RunPlan& run) {
   static constexpr const char* words[] = {"forward", "backward", "backward_input", "backward_weight", "update"};
   Json ranks = Json::array(), delays = Json::array(), layers = Json::array();

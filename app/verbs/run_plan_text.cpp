@@ -1,4 +1,4 @@
-// `sestina plan` for people.
+// Prints `sestina plan` as text.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ struct LoadRow {
   std::int64_t least, most;
 };
 
-// Ranks one by one, or several to a row where they are many; neighbours with the same loads share one.
+// Makes a row of each rank, or of several ranks where they are many; neighbours with the same loads share a row.
 std::vector<LoadRow> load_rows(const std::vector<std::int64_t>& load) {
   constexpr std::size_t most_rows = 16;
   const std::size_t each = (load.size() + most_rows - 1) / most_rows;
@@ -129,7 +129,7 @@ void print_balance(const RunPlan& run) {
   fmt::print("\n");
 }
 
-// Schedule, bubble and depth of the pipeline; a drawing as wide as a terminal.
+// Prints schedule, bubble and depth of the pipeline, with a drawing as wide as a terminal.
 void print_pipeline(const RunPlan& run) {
   if (run.plan.pp == 1) return;
   constexpr int columns = 88;
@@ -184,7 +184,7 @@ void print_collectives(const RunPlan& run) {
   fmt::print("\n");
 }
 
-// Next to the update: what workers compute for it, and what goes between a device and its host.
+// Prints what runs next to the update: what workers compute for it, and what goes between a device and its host.
 void print_workers(const RunPlan& run) {
   if (!run.refresh_flops) return;
   const int workers = run.options.optimizer.refresh_workers();
@@ -240,7 +240,7 @@ void print_memory(const RunPlan& run) {
   fmt::print("\n");
 }
 
-// Where seconds of updates come from.
+// Prints the source of the seconds of updates.
 void print_measured(const RunPlan& run) {
   const MachineOptions& machine = run.options.machine;
   const bool by_seconds = run.options.parallel.cost == ParallelOptions::Cost::seconds;

@@ -21,7 +21,7 @@ Sampler::Sampler(std::int64_t vocabulary, std::vector<std::int32_t> hidden)
 void Sampler::penalise(double penalty, const std::vector<std::int32_t>& context) {
   for (const std::int32_t token : context) {
     const auto at = static_cast<std::size_t>(token);
-    if (seen_[at]) continue;  // once for each token, however often it occurs
+    if (seen_[at]) continue;  // each token counts once, however often it occurs
     seen_[at] = true;
     scores_[at] = static_cast<float>(scores_[at] > 0 ? scores_[at] / penalty : scores_[at] * penalty);
   }
@@ -35,9 +35,9 @@ float Sampler::top_k_threshold(int k) {
   return sorted_[static_cast<std::size_t>(k) - 1];
 }
 
-// Weights of all tokens become 0 but for the largest that together hold `share` of the total (Holtzman et al. 2020),
-// the one that reaches it included; of equal ones those with smaller numbers come first. Few are sorted: ever more,
-// until they are enough.
+// Sets the weights of all tokens to 0 but for the largest that together hold `share` of the total (Holtzman et al.
+// 2020), including the one that reaches it; among equals those with smaller numbers come first. A few are sorted at
+// first, then ever more until they are enough.
 void Sampler::keep_share(double share, double total) {
   const auto before = [&](std::int32_t a, std::int32_t b) {
     const float x = scores_[static_cast<std::size_t>(a)], y = scores_[static_cast<std::size_t>(b)];
@@ -81,10 +81,10 @@ std::int32_t Sampler::pick(const float* logits, const Sampling& sampling, const 
 
 namespace {
 
-// Length of the longest end of `text` that is the beginning of `stop`, but not all of it.
+// Returns the length of the longest end of `text` that is the beginning of `stop`, but not all of it.
 std::size_t begun(std::string_view text, std::string_view stop) {
   std::size_t n = std::min(text.size(), stop.size() - 1);
-  while (!text.ends_with(stop.substr(0, n))) --n;  // ends at 0 at the latest
+  while (!text.ends_with(stop.substr(0, n))) --n;  // ends at n = 0 at the latest
   return n;
 }
 

@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t block_bytes = std::size_t{4} << 20;  // a factor of 1024 x 1024
 constexpr std::size_t chunk = BlockFile::chunk_bytes;
 
-// Bytes that are new each time: the store does not write what the file has.
+// Fills bytes that are new each time, because the store does not write what the file has.
 void renew(std::byte* memory, std::size_t bytes, std::uint64_t round) {
   for (std::size_t at = 0; at < bytes; at += block_alignment) std::memcpy(memory + at, &round, sizeof round);
 }
@@ -53,13 +53,13 @@ class Store {
   std::vector<BlockStore::Transfer> transfers_;
 };
 
-// Chunks one after the other, with nothing done to what is in them.
+// Moves chunks one after the other, with nothing done to their contents.
 class BareDisk {
  public:
   BareDisk(const std::string& path, int depth, std::size_t bytes)
       : path_(path),
         bytes_(bytes),
-        memory_(page_memory(std::max(static_cast<std::size_t>(depth) * chunk, block_bytes))),  // in huge pages too
+        memory_(page_memory(std::max(static_cast<std::size_t>(depth) * chunk, block_bytes))),  // also in huge pages
         depth_(depth) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0600);
     if (file_ < 0)
@@ -80,7 +80,7 @@ class BareDisk {
   BareDisk(const BareDisk&) = delete;
   BareDisk& operator=(const BareDisk&) = delete;
 
-  // memory: of all bytes; null: buffers of its own, as many as the depth.
+  // memory: holds all bytes; null: the transfer has buffers of its own, as many as the depth.
   void move(bool writes, std::byte* memory) {
     const std::size_t chunks = bytes_ / chunk;
     std::size_t next = 0;
@@ -106,8 +106,8 @@ class BareDisk {
 };
 
 struct Rates {
-  double store_gbs = 0, disk_gbs = 0, ratio = 0;  // medians; disk: through few buffers
-  double through_gbs = 0, through_ratio = 0;      // through as much memory as the store
+  double store_gbs = 0, disk_gbs = 0, ratio = 0;  // medians; disk: bare, through few buffers
+  double through_gbs = 0, through_ratio = 0;      // bare, through as much memory as the store
 };
 struct IoRow {
   int depth = 0;
@@ -120,7 +120,7 @@ double seconds_of(const std::function<void()>& move) {
   return now_seconds() - start;
 }
 
-// Store, bare, and bare through memory: who goes first changes from round to round.
+// Times the store, bare transfers, and bare transfers through memory; which goes first changes from round to round.
 Rates time_rounds(const BenchArguments& arguments, double bytes, const std::array<std::function<double()>, 3>& moves) {
   std::array<std::vector<double>, 3> seconds;
   std::vector<double> ratio, through_ratio;
@@ -146,12 +146,12 @@ IoRow measure(const std::string& folder, int depth, const BenchIoArguments& argu
   Store store(folder + "/bench.blocks", depth, blocks);
   BareDisk disk(folder + "/bench.bare", depth, bytes);
   way = store.describe();
-  const auto pages = page_memory(bytes);  // as preconditioners have
+  const auto pages = page_memory(bytes);  // pages as preconditioners have them
   const auto spare = page_memory(bytes);
   std::memset(spare.get(), 1, bytes);
   std::byte* const memory = pages.get();
   for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {
-    const std::uint64_t value = (i + 1) * 0x9E3779B97F4A7C15u;  // nothing that a disk could squeeze
+    const std::uint64_t value = (i + 1) * 0x9E3779B97F4A7C15u;  // data that no disk can compress
     std::memcpy(memory + i, &value, sizeof value);
   }
   std::uint64_t round = 1;

@@ -1,5 +1,5 @@
 // `sestina bench kernels`: each kernel of the deck's model at its own sizes, compared with the bound that it could
-// reach: the measured peak of matrix products for what multiplies, memory bandwidth for what moves.
+// reach: the measured peak of matrix products for kernels that multiply, memory bandwidth for those that move data.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // `sestina bench optimizer`: whole update passes over the deck's model, or over a list of matrices, with random
 // gradients: time with refreshes spread over their period, time of the refreshes, state, and speed of the products.
-// With --machine also each shape of matrix by itself, for parallel.cost = "seconds" of `plan`.
+// With --machine it also times each shape of matrix by itself, for parallel.cost = "seconds" of `plan`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace sestina {
 namespace {
 
-// "1024x1024,768x2048" as matrices of these shapes.
+// Reads "1024x1024,768x2048" as matrices of these shapes.
 std::vector<TensorSpec> listed_matrices(const std::string& shapes) {
   std::vector<TensorSpec> specs;
   for (std::size_t begin = 0; begin <= shapes.size();) {
@@ -52,7 +52,7 @@ void require_optimizer_memory(const std::vector<TensorSpec>& specs, const Optimi
        static_cast<double>(have.bytes) * 1e-9);
 }
 
-// Matrices of one shape, updated as a rank would that has so many of them: as many as there are, or threads.
+// Matrices of one shape, which are updated together as a rank would do it: as many as the model has, or as threads.
 struct ShapeGroup {
   MatrixPart part;
   std::vector<TensorSpec> specs;
@@ -75,7 +75,7 @@ std::vector<ShapeGroup> groups_by_shape(const std::vector<TensorSpec>& specs, co
   return list;
 }
 
-// Refreshes inline and often enough to be timed: `plan` knows how often they come, and whether workers do them.
+// Sets refreshes inline and often enough to be timed: `plan` knows how often they come, and whether workers do them.
 Options measured_options(const Options& options) {
   constexpr std::int64_t period = 2;
   Options measured = options;

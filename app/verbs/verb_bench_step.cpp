@@ -22,7 +22,7 @@
 namespace sestina {
 namespace {
 
-// Windows of the deck's data, or random tokens when it names none.
+// The source of windows: the deck's data, or random tokens when it names none.
 class BenchData {
  public:
   explicit BenchData(const Options& options)
@@ -45,17 +45,17 @@ class BenchData {
   std::unique_ptr<SampleSet> set_;
 };
 
-// Medians of a step; of all ranks where there are several: times of the slowest one.
+// The medians of a step; with several ranks, of the times of the slowest rank in each step.
 struct StepBench {
   double step_s = 0, forward_backward_s = 0, reduce_s = 0, optimizer_s = 0, gather_s = 0;
-  struct Products {  // of one rank
+  struct Products {  // the products of one rank
     double seconds = 0, tflops = 0, peak_tflops = 0;
-  } products;  // of the rank that multiplies longest
+  } products;  // those of the rank that multiplies longest
   double memory_gbs = 0, memory_bytes = 0;
-  RefreshPeriods periods = {};  // where optimizer.refresh.every = "auto"
+  RefreshPeriods periods = {};  // with optimizer.refresh.every = "auto"
 };
 
-// This rank's share of it.
+// Serves this rank's share of the source.
 class BenchBatches final : public Batches {
  public:
   BenchBatches(const Options& options, const PassOptions& setting, const BatchShare& share)
@@ -80,11 +80,11 @@ class BenchBatches final : public Batches {
   BatchShare share_;
   std::size_t rows_, length_;
   bool masked_;
-  std::int64_t micro_ = 0;  // of this rank
+  std::int64_t micro_ = 0;  // number of this rank's micro-batch
   std::vector<std::int32_t> tokens_, first_key_;
 };
 
-// Medians over the steps, each as its slowest rank saw it. mine: steps of this rank. Collective.
+// Returns medians over the steps, each as its slowest rank saw it. mine: the steps of this rank. Collective.
 StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
   const std::size_t steps = mine.size(), ranks = static_cast<std::size_t>(world.size());
   std::vector<RankStep> all(steps * ranks);
@@ -100,7 +100,7 @@ StepBench medians(const std::vector<RankStep>& mine, Communicator& world) {
           of(Phase::optimizer), of(Phase::gather),           {}};
 }
 
-// Products of all stages of this rank, in a few steps, because timing them costs fences.
+// Times the products of all stages of this rank, in only a few steps, because timing them costs fences.
 StepBench::Products time_products(Executor& executor, int steps, const std::function<void()>& step) {
   const auto take = [&] {
     ProductCount all;
@@ -123,7 +123,8 @@ StepBench::Products time_products(Executor& executor, int steps, const std::func
   return {median(seconds), median(flops) / median(seconds) * 1e-12, 0};
 }
 
-// optimizer.refresh.every = "auto". The first step makes first results, and allocates: the second one is timed.
+// Sets periods with optimizer.refresh.every = "auto". The first step makes first results, and allocates: the second one
+// is timed.
 RefreshPeriods set_periods(Executor& executor, const Options& options, Communicator& world,
                            const std::function<void()>& step) {
   step();
@@ -134,7 +135,7 @@ RefreshPeriods set_periods(Executor& executor, const Options& options, Communica
   return periods;
 }
 
-// Steps with fixed hyper-parameters.
+// Runs steps with fixed hyper-parameters.
 StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Runtime& runtime) {
   const Options& options = run.options;
   const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
@@ -152,7 +153,7 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
   const auto step = [&] {
     executor.take_seconds();
     clock.start();
-    if (executor.backward(++t, 1, *batches).sums) {  // in which one rank waits for a device: for its passes
+    if (executor.backward(++t, 1, *batches).sums) {  // one rank waits in it for a device's passes
       clock.end(runtime.size() > 1 ? Phase::reduce : Phase::forward_backward);
       executor.update();
     }
@@ -178,7 +179,7 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
   return result;
 }
 
-// The ranks' own numbers brought together: the rank that multiplies longest, compared with its own peak.
+// Brings the ranks' own numbers together: the rank that multiplies longest is compared with its own peak.
 void join(StepBench& bench, Communicator& world) {
   std::vector<StepBench::Products> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&bench.products, sizeof bench.products, all.data());
@@ -242,7 +243,7 @@ int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
                                     [&](const char* name, const auto& f) { runtime.phase(name, f); });
   runtime.begin_phase("building the model");
   StepBench all = time_steps(run, arguments, runtime);
-  // Before the bounds, whose vectors are larger than a small model.
+  // The step is measured before the bounds, whose vectors are larger than a small model.
   all.memory_bytes = static_cast<double>(peak_memory_bytes());
   const MachinePeak peak = measure_machine_peak(options.run.space);
   all.products.peak_tflops = peak.gemm_tflops(options.train.precision == TrainOptions::Precision::bf16);

@@ -1,4 +1,4 @@
-// `sestina checkpoint list | verify`: what a run directory holds, and whether it may be believed.
+// `sestina checkpoint list | verify`: shows what a run directory holds, and whether it is sound.
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
@@ -45,7 +45,7 @@ std::vector<CheckpointInfo> checkpoints_of(const std::string& run_dir) {
   return list_checkpoints(run_dir);
 }
 
-// The checkpoints that a path means, each with the problem that a thorough look finds.
+// Returns the checkpoints that a path means, each with the problem that a full check finds.
 std::vector<CheckpointInfo> verified(const std::string& path, bool full) {
   std::vector<CheckpointInfo> list;
   if (!is_run_directory(path)) {
@@ -98,11 +98,11 @@ int run_checkpoint_verify(const CheckpointVerifyArguments& arguments) {
   return static_cast<int>(ExitCode::done);
 }
 
-// `sestina checkpoint convert`: the same state in another number of shards.
+// `sestina checkpoint convert`: writes the same state in another number of shards.
 int run_checkpoint_convert(const CheckpointConvertArguments& arguments) {
   const std::string source =
       find_checkpoint(arguments.checkpoint, [](const std::string& line) { spdlog::warn("{}", line); });
-  const CheckpointReader reader(source, false);  // before a folder is made for what cannot be used
+  const CheckpointReader reader(source, false);  // opened before a folder is made for it
   const Manifest from = load_manifest(source);
   const RunDir run_dir(arguments.run_dir);
   const Saved saved = convert_checkpoint(reader, arguments.run_dir, arguments.shards);

@@ -1,4 +1,4 @@
-// `sestina checkpoint export | import`: between checkpoints and Hugging Face folders.
+// `sestina checkpoint export | import`: copies between checkpoints and Hugging Face folders.
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
@@ -66,13 +66,13 @@ ModelConfig model_of(const CheckpointReader& reader, const std::string& checkpoi
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }  // JSON's strings are TOML's too
 
-// The deck to store: run settings as given (without any, the model alone), the model as config.json has it. A deck that
-// says another model is refused.
+// Returns the deck to store: the deck as given (or only the model, if none is), with the model as config.json has it. A
+// deck that says another model is refused.
 std::string import_deck(const DeckArguments& arguments, const std::string& hf, const ModelConfig& config,
                         const std::string& tokenizer) {
   const bool given = !arguments.empty();
   const bool from_hf =
-      given && layered_deck(arguments).has("model.from_hf");  // says it all; no key may stand next to it
+      given && layered_deck(arguments).has("model.from_hf");  // says all of the model; no other key of it may be given
   Deck deck = layered_deck(arguments, from_hf ? "" : model_section(config), hf + "/config.json");
   if (!tokenizer.empty() && (!deck.has("data.tokenizer") || deck.from_file("data.tokenizer")))
     deck.add_override("data.tokenizer=" + tokenizer);
@@ -105,7 +105,7 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   fs::create_directories(output, error);
   if (error) fail(ExitCode::cannot_create, "{}: cannot be created: {}", arguments.output, error.message());
 
-  std::optional<KokkosSession> kokkos;  // for what must be merged alone
+  std::optional<KokkosSession> kokkos;  // started only for weights that must be merged
   if (find_weight_form(config.linear) != nullptr) kokkos.emplace(0, std::vector<std::string>{});
   const DenseReader dense(reader);
   std::vector<std::vector<float>> weights;
@@ -139,20 +139,20 @@ int run_checkpoint_import(const CheckpointImportArguments& arguments) {
   run.deck =
       import_deck(arguments.deck, arguments.hf, config, has_tokenizer ? (run_folder / "tokenizer.json").string() : "");
   run.instruction_set = instruction_set();
-  run.loss = std::numeric_limits<double>::quiet_NaN();  // not known
+  run.loss = std::numeric_limits<double>::quiet_NaN();  // the loss is not known
 
   std::vector<StateField> fields;
   std::map<std::string, TensorSpec> specs;
   for (const TensorSpec& spec : tensor_specs(dense_model(config))) {
     fields.push_back(weight_field(spec));
-    fields.back().on_device = true;  // not in memory: the copy below fetches it from the file
+    fields.back().on_device = true;  // the copy below fetches it from the file
     specs[fields.back().path] = spec;
   }
   const auto fetch = [&](const StateField& field, void* to) {
     read_hf_tensor(file, specs.at(field.path), static_cast<float*>(to), arguments.hf);
   };
   Snapshot snapshot;
-  take_snapshot(fields, run, fetch, snapshot);  // reads all before anything is made
+  take_snapshot(fields, run, fetch, snapshot);  // reads all before anything is written
 
   const RunDir run_dir(arguments.run_dir);
   if (!list_checkpoints(arguments.run_dir).empty())

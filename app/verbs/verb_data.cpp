@@ -1,4 +1,4 @@
-// `sestina data tokenize` and `sestina data train-tokenizer`: from text to what training reads.
+// `sestina data tokenize` and `sestina data train-tokenizer`: turn text into what training reads.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -20,7 +20,8 @@
 namespace sestina {
 namespace {
 
-// One line on the terminal that is written over; nothing where the output is no terminal. At most ten times a second.
+// Shows one line on the terminal that is overwritten, at most ten times a second; nothing where the output is no
+// terminal.
 class ProgressLine {
  public:
   void show(double done, const std::string& text) {
@@ -51,7 +52,7 @@ DocumentRule rule_of(const std::string& separator, const std::string& text_key, 
   return {TextForm::by_name, separator, text_key, invalid_limit, threads, std::move(poll)};
 }
 
-// The token after each document, -1 none: with a warning, where there is a tokenizer.
+// Returns the token after each document; -1 none, with a warning where there is a tokenizer.
 std::int64_t end_token(const DataTokenizeArguments& arguments, const Tokenizer* tokenizer) {
   const TokenSources sources{
       .tokenizer = tokenizer, .tokenizer_path = arguments.tokenizer, .end_token = arguments.end_token};

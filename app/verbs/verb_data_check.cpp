@@ -1,4 +1,4 @@
-// `sestina data inspect` and `sestina data verify`: what data files hold, and whether all of it is sound.
+// `sestina data inspect` and `sestina data verify`: show what data files hold, and whether all of it is sound.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -38,7 +38,8 @@ DataSource source_of(Format format, const std::string& path) {
   return source;
 }
 
-// The format said, else by what lies at the path; a Megatron pair may be named by its prefix or one of its two files.
+// Returns the format that was given, else that of what lies at the path; a Megatron pair may be named by its prefix or
+// by one of its two files.
 DataSource find_data_source(std::string path, const std::string& format) {
   const std::string extension = fs::path(path).extension().string();
   const std::string prefix = extension == ".bin" || extension == ".idx" ? path.substr(0, path.size() - 4) : path;
@@ -78,7 +79,7 @@ SourceSummary summarise(const TokenSource& source) {
   return summary;
 }
 
-// Bytes as text: what is no visible ASCII becomes \xNN, so that a terminal shows any file.
+// Writes bytes as text: what is no visible ASCII becomes \xNN, so that a terminal shows any file.
 std::string shown(std::string_view text) {
   std::string out;
   for (const char c : text) {

@@ -37,18 +37,19 @@ struct Result {
   Norms total;
   double loss = 0, frobenius = 0, difference_error = 0;
   std::uint64_t tokens = 0;
-  // Of a (1,1)-norm over sqrt(d) ||H||_F, from 1 / sqrt(d), a multiple of a single entry, to sqrt(d), all equal.
+  // Ratio of a (1,1)-norm to sqrt(d) ||H||_F for a Hessian H of side d: from 1 / sqrt(d) for a single entry to sqrt(d)
+  // for all equal.
   double relative(double norm) const { return norm / (std::sqrt(static_cast<double>(total.parameters)) * frobenius); }
 };
 
-// metrics.eval_batches micro-batches of them, if there are as many.
+// Returns the number of windows that are read: those of metrics.eval_batches micro-batches, if there are as many.
 std::uint64_t windows_read(const Options& options, const SampleSet& set) {
   return std::min(static_cast<std::uint64_t>(options.metrics.eval_batches) *
                       static_cast<std::uint64_t>(pass_options(options).micro_batch),
                   set.windows());
 }
 
-// The first windows of the split.
+// Reads the first windows of the split.
 std::vector<FixedBatch> fixed_batches(const Options& options, const SampleSet& set) {
   const PassOptions setting = pass_options(options);
   const auto B = static_cast<std::size_t>(setting.micro_batch), length = static_cast<std::size_t>(setting.sequence);
@@ -77,7 +78,7 @@ std::vector<double> read_weights(const CheckpointReader& reader, const std::vect
   return all;
 }
 
-// Sums of rows by tensor, and of all.
+// Adds up rows by tensor, and over all.
 void add_up(const std::vector<TensorSpec>& specs, const std::vector<double>& rows, double Norms::*norm,
             Result& result) {
   auto from = rows.begin();

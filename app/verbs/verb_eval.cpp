@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What all ranks have agreed on.
+// The inputs that all ranks have agreed on.
 struct Setup {
   const EvalArguments& arguments;
   Runtime& runtime;
@@ -35,7 +35,7 @@ struct Setup {
   std::string what() const { return source.hf.empty() ? source.checkpoint : source.hf; }
 };
 
-// use(evaluator) of an evaluator for forward passes with the weights of the source.
+// Returns use(evaluator) of an evaluator for forward passes with the weights of the source.
 void with_model(const Setup& setup, const PassOptions& setting, const std::function<void(Evaluator&)>& use) {
   Runtime& runtime = setup.runtime;
   const Options& options = setup.options;
@@ -50,7 +50,7 @@ void with_model(const Setup& setup, const PassOptions& setting, const std::funct
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// " +- 0.012" where an error is known.
+// Writes " +- 0.012" where an error is known.
 std::string error_text(double error) { return std::isfinite(error) ? fmt::format(" +- {:.6f}", error) : ""; }
 
 int eval_loss(const Setup& setup) {
@@ -94,7 +94,7 @@ int eval_loss(const Setup& setup) {
   return 0;
 }
 
-// The questions, as tokens for this model.
+// The questions with their tokens for this model.
 std::vector<ChoiceTokens> question_tokens(const Setup& setup, const std::vector<Question>& questions) {
   const Options& options = setup.options;
   require_byte_vocabulary(options, true);
@@ -140,7 +140,7 @@ int eval_choices(const Setup& setup) {
   return 0;
 }
 
-// The first rank finds the checkpoint; all of them read its deck under the same layers, and the same data.
+// The first rank finds the checkpoint; all ranks read its deck under the same layers, and the same data.
 void prepare(Setup& setup) {
   Runtime& runtime = setup.runtime;
   Source& source = setup.source;

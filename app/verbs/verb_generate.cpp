@@ -20,7 +20,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t most_at_once = 64;  // sequences side by side
+constexpr std::size_t most_at_once = 64;  // sequences at a time
 
 struct Prompt {
   std::string text;
@@ -61,7 +61,7 @@ std::vector<Prompt> read_prompts(const GenerateArguments& arguments, const Codec
   return prompts;
 }
 
-// Sequences, what of their text is known, and how it is shown: as it comes where there is one, else in the end.
+// The sequences and their text so far, which is shown as it comes where there is one sequence, else at the end.
 class Output {
  public:
   Output(const GenerateArguments& arguments, const Codec& codec, std::vector<Prompt> prompts)
@@ -146,7 +146,7 @@ class Output {
   const Codec& codec_;
   std::vector<Prompt> prompts_;
   std::vector<TextStream> streams_;
-  std::vector<std::string> texts_;  // after each prompt
+  std::vector<std::string> texts_;  // the text after each prompt
   bool flows_ = false;
 };
 
@@ -174,7 +174,7 @@ int run_generate(const GenerateArguments& arguments) {
   const int capacity = decoder_capacity(options.model, output.sequences, arguments.tokens);
   const KokkosSession kokkos(options.run.threads, arguments.kokkos);
   const auto alone = make_lone_communicator();
-  // Holds the weights.
+  // The evaluator holds the weights.
   Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{}, *alone);
   restore_weights(evaluator, source);
   const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));

@@ -1,4 +1,4 @@
-// `sestina info`: what this program is made of and what it runs on.
+// `sestina info`: shows what this program is made of and what it runs on.
 #include <H5public.h>
 #include <link.h>
 #include <spdlog/version.h>
@@ -35,7 +35,7 @@ std::string cpu_model() {
   return "unknown";
 }
 
-// Files of the shared libraries that do this program's work, as loaded: their names carry the versions.
+// Returns the files of the shared libraries that do this program's work, as loaded: their names carry the versions.
 std::vector<std::string> loaded_libraries() {
   std::vector<std::string> names;
   dl_iterate_phdr(
@@ -72,7 +72,7 @@ Json header_versions() {
       {"CLI11", CLI11_VERSION}};
 }
 
-// What Kokkos says of the device space: names and memory of the devices it sees.
+// Returns what Kokkos says of the device space: names and memory of the devices that it sees.
 std::vector<std::string> device_lines() {
   std::ostringstream text;
   Device().print_configuration(text, true);

@@ -1,4 +1,4 @@
-// `sestina init`: a commented deck for a model, a data path and this machine.
+// `sestina init`: writes a commented deck for a model, a data path and this machine.
 #include <errno.h>
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ struct DataLines {
   bool text = true;  // goes through a tokenizer
 };
 
-// What the path holds, by its name; a Megatron pair by its prefix.
+// Returns what the path holds, by its name; a Megatron pair is named by its prefix.
 DataLines data_of(const InitArguments& arguments, const fs::path& deck_folder) {
   if (arguments.data.empty()) return {"text", "corpus.txt", true};
   std::string path = arguments.data;
@@ -54,7 +54,7 @@ DataLines data_of(const InitArguments& arguments, const fs::path& deck_folder) {
   return lines;
 }
 
-// Of a file or of all files in a folder; text that is packed counts as four times as much.
+// Returns the bytes of a file or of all files in a folder; packed text counts as four times as much.
 double bytes_at(const fs::path& path) {
   double bytes = 0;
   const auto add = [&bytes](const fs::path& file) {
@@ -69,7 +69,7 @@ double bytes_at(const fs::path& path) {
   return bytes;
 }
 
-// The preset's length, halved until the text holds two batches of it at some four bytes for a token.
+// Returns the preset's length, halved until the text holds two batches of it at some four bytes for a token.
 int sequence_for(const InitArguments& arguments, const DataLines& data, int length) {
   constexpr int shortest = 32;
   if (!data.text || arguments.data.empty()) return length;
@@ -85,7 +85,7 @@ std::string model_deck(const InitArguments& arguments, const std::string& precis
                      arguments.preset, global_batch, micro_batch, precision);
 }
 
-// The largest power of two that leaves half of the memory alone; 1 when none does.
+// Returns the largest power of two that leaves half of the memory free; 1 when none does.
 int micro_batch_that_fits(const InitArguments& arguments, const std::string& precision, Options& options) {
   for (int micro = global_batch;; micro /= 2) {
     Deck deck;

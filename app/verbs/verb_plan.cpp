@@ -1,5 +1,5 @@
-// `sestina plan`: what a run will need, from the deck alone and for any number of ranks: who owns what, loads, bytes by
-// kind, what is sent, FLOPs, time where [machine] says how fast.
+// `sestina plan`: shows what a run will need, from the deck alone and for any number of ranks: who owns what, loads,
+// bytes by kind, what is sent, FLOPs, and time where [machine] gives speeds.
 #include <chrono>
 
 #include "app/command/verbs.hpp"

@@ -1,4 +1,4 @@
-// `sestina report`: the metrics of one or more runs as one page, or as one table.
+// `sestina report`: writes the metrics of one or more runs as one page, or as one table.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -25,7 +25,7 @@ std::string text_of(const fs::path& path) {  // "" when there is none
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A deck of another version, or one whose Hugging Face folder has gone, tells nothing.
+// Returns nothing for a deck of another version, or one whose Hugging Face folder has gone.
 std::optional<std::int64_t> parameters_of(const std::string& resolved, const std::string& folder) try {
   if (resolved.empty()) return std::nullopt;
   Deck deck;
@@ -35,7 +35,7 @@ std::optional<std::int64_t> parameters_of(const std::string& resolved, const std
   return std::nullopt;
 }
 
-// `report runs/*`: what is no run is left out and named.
+// With `report runs/*`, paths that are no runs are left out and named.
 std::vector<std::string> folders_with_metrics(const std::vector<std::string>& given) {
   std::vector<std::string> folders;
   for (const std::string& folder : given) {
@@ -77,7 +77,7 @@ std::string now_text() {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S %Z", &local)};
 }
 
-// Until the runs have ended or a signal comes; the last page does not load itself again.
+// Writes the page until the runs have ended or a signal comes; the last page does not load itself again.
 void watch(const std::string& path, const std::vector<std::string>& folders, double interval) {
   sigset_t signals;
   sigemptyset(&signals);

@@ -58,8 +58,8 @@ void refuse_changes(const std::string& stored_deck, const Deck& now, const std::
          lines);
 }
 
-// The first rank logs to the console and to log.txt; others show warnings, and say who they are.
-// before: warnings that were given before there was a log.
+// The first rank logs to the console and to log.txt; others show warnings and name their rank. before: warnings that
+// were given before there was a log.
 void log_to(const std::string& run_dir, const Runtime& runtime, const std::vector<std::string>& before) {
   auto console = std::make_shared<spdlog::sinks::stdout_sink_mt>();
   std::shared_ptr<spdlog::logger> logger;
@@ -80,14 +80,14 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
   spdlog::set_default_logger(logger);
 }
 
-// How products are computed, for the start line.
+// Says how products are computed, for the start line.
 std::string precision_line(TrainOptions::Precision precision, MemorySpace memory) {
   const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
   if (precision != TrainOptions::Precision::bf16) return "fp32";
   return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
 }
 
-// Everything after the setup: data, Kokkos, the run itself.
+// Runs everything after the setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
   const Options& options = setup.options;
@@ -147,10 +147,10 @@ void finish_staged_saves(Runtime& runtime, StartUp& start, TrainSetup& setup) {
   for (const std::string& line : setup.warnings) spdlog::warn("{}", line);
 }
 
-// The newest checkpoint and its deck, found and verified by the first rank.
+// Finds and verifies the newest checkpoint on the first rank, and reads its deck.
 void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& start, TrainSetup& setup,
                 std::string& stored) {
-  std::int64_t facts[2] = {0, 0};  // updates, and whether it was imported
+  std::int64_t facts[2] = {0, 0};  // its updates; 1 if it was imported
   start.phase("finding the checkpoint", [&] {
     if (!runtime.is_first()) return;
     setup.checkpoint = find_start_checkpoint(arguments, setup.run_dir, setup.warnings, start.poll());
@@ -168,13 +168,13 @@ void find_start(const TrainArguments& arguments, Runtime& runtime, StartUp& star
   runtime.world().broadcast(setup.checkpoint, 0);
   runtime.world().broadcast(stored, 0);
   if (setup.checkpoint.empty() || !names_checkpoint(arguments)) return;
-  start.phase("verifying the checkpoint", [&] {  // one that was named, not found: the ranks share the work
+  start.phase("verifying the checkpoint", [&] {  // the ranks share the work for one that was named
     const std::string problem = verify_part(setup.checkpoint, runtime.rank(), runtime.size(), false, start.poll());
     if (!problem.empty()) fail(ExitCode::bad_data, "{}", problem);
   });
 }
 
-// Deck and options of this rank; returns what of them all ranks must have in common.
+// Reads deck and options of this rank; returns what of them all ranks must have in common.
 std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime& runtime, const std::string& stored,
                                  TrainSetup& setup) {
   DeckArguments layers = arguments.deck;
@@ -197,7 +197,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   return deck_statements(deck, given_deck(arguments.deck));
 }
 
-// What the command line says in addition to the deck. A checkpoint that is named is compared by what it holds.
+// Returns what the command line says in addition to the deck. A checkpoint that is named is compared by what it holds.
 std::vector<Statement> command_statements(const TrainArguments& arguments) {
   std::vector<Statement> statements = program_statements();
   const std::string& resume = arguments.resume;
@@ -212,7 +212,7 @@ std::vector<Statement> command_statements(const TrainArguments& arguments) {
   return statements;
 }
 
-// Deck, data and checkpoint are the same on all ranks, or the run ends here, before anything depends on them.
+// Ends the run, before anything depends on them, unless deck, data and checkpoint are the same on all ranks.
 void resolve_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& start, const std::string& stored,
                   TrainSetup& setup) {
   std::vector<Statement> deck, data;
@@ -234,8 +234,8 @@ void resolve_deck(const TrainArguments& arguments, Runtime& runtime, StartUp& st
   require_agreement(runtime.world(), data, ExitCode::bad_data);
 }
 
-// The first line of the lock says who holds it: a rank that reads another one has another folder before it. A file
-// system of the network may take a while to show it.
+// The first line of the lock names its holder: a rank that reads another line sees another folder. A network file
+// system may take a while to show it.
 void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
   const auto holder = [&] {
     std::ifstream file(setup.run_dir + "/lock");
@@ -318,7 +318,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   return static_cast<int>(train(setup, arguments.kokkos, arguments.command_line, runtime, stop, start, *metrics));
 }
 
-// Parses, merges and validates everything; prints the resolved deck. Knows no ranks.
+// Parses, merges and validates everything, and prints the resolved deck. It knows no ranks.
 int print_deck(const TrainArguments& arguments) {
   TrainSetup setup;
   setup.run_dir = find_run_dir(arguments);

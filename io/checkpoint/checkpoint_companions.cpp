@@ -20,7 +20,7 @@ std::string path_of(const std::string& checkpoint, const ManifestFile& file) {
   return companions_folder(checkpoint) + "/" + file.name;
 }
 
-// A plain name: nothing that leads out of the folder.
+// True for a plain name, which does not lead out of the folder.
 bool is_companion_name(const std::string& name) {
   constexpr std::size_t longest = 200;
   return !name.empty() && name.size() <= longest && name[0] != '.' &&

@@ -10,18 +10,18 @@
 
 namespace sestina {
 
-// Into that sub-folder, durable; none: no sub-folder.
+// Writes files into that sub-folder, durably; makes no sub-folder for none.
 void write_companions(const std::string& checkpoint, const std::vector<CompanionFile>&);
-// Size and digest of what lies there, by name.
+// Returns size and digest of the files that lie there, by name.
 std::vector<ManifestFile> list_companions(const std::string& checkpoint);
-// Those that the manifest lists, each with its digest. Error(bad_data).
+// Reads the files that the manifest lists, and checks their digests. Error(bad_data).
 std::vector<CompanionFile> read_companions(const std::string& checkpoint, const Manifest&);
 
-// Sizes, and that nothing else lies there; then digests. Error(bad_data).
+// The first checks sizes, and that nothing else lies there; the second checks digests. Error(bad_data).
 void check_companion_sizes(const std::string& checkpoint, const Manifest&);
 void check_companions(const std::string& checkpoint, const Manifest&, const Poll& poll = {});
 
-// Member "companions" of the manifest. Strict, as all of it.
+// Write and read the member "companions" of the manifest. Reading is strict, as for all of it.
 nlohmann::ordered_json companions_json(const std::vector<ManifestFile>&);
 std::vector<ManifestFile> read_companion_list(const nlohmann::json& list, const std::string& where);
 

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
   fail(ExitCode::io_error, "{}: {}: {}", path, what, std::strerror(error));
 }
 
-// Closes on every way out; close_checked where the result matters.
+// A file that is closed on every way out; close_checked is for where the result matters.
 class Descriptor {
  public:
   Descriptor(const std::string& path, int flags)
@@ -57,7 +57,7 @@ class Descriptor {
   int fd_;
 };
 
-// A process that has ended but that nobody has asked about yet still has its number: it is dead.
+// A process that has ended but has not been waited for still has its number: it is dead.
 bool is_zombie(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
@@ -68,7 +68,7 @@ bool is_zombie(pid_t pid) {
 
 bool is_alive(pid_t pid) { return pid != ::getpid() && (::kill(pid, 0) == 0 || errno == EPERM) && !is_zombie(pid); }
 
-// The process that a name "...tmp-<pid>" belongs to; 0 if it is no such name.
+// Returns the process that a name "...tmp-<pid>" belongs to; 0 if it is no such name.
 pid_t owner_of(const std::string& name) {
   const std::size_t at = name.rfind(".tmp-");
   pid_t pid = 0;

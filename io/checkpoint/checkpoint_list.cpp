@@ -35,7 +35,7 @@ ListedCheckpoint look_at(const std::string& path, std::int64_t step) {
   return listed;
 }
 
-// What a check says, "" when it passes.
+// Returns the message of a check that fails, "" when it passes.
 template <class Check>
 std::string problem_of(const Check& check) {
   try {
@@ -46,7 +46,7 @@ std::string problem_of(const Check& check) {
   }
 }
 
-// A damaged one has no serial: it counts as saved just after the newest complete one of a lower step.
+// A damaged checkpoint has no serial: it counts as saved just after the newest complete one of a lower step.
 void guess_serials(std::vector<ListedCheckpoint>& list) {
   for (ListedCheckpoint& damaged : list) {
     if (damaged.info.problem.empty()) continue;
@@ -56,7 +56,7 @@ void guess_serials(std::vector<ListedCheckpoint>& list) {
   }
 }
 
-// What is wrong with the link checkpoints/latest, "" if nothing.
+// Returns what is wrong with the link checkpoints/latest, "" if nothing is.
 std::string latest_problem(const fs::path& folder) {
   std::error_code error;
   const fs::path link = folder / "latest";

@@ -14,28 +14,29 @@ struct ListedCheckpoint {
   CheckpointInfo info;
   std::uint64_t serial = 0;  // see Manifest::serial
 };
-// Newest save first. After a rewind that is not the highest step: the steps left behind are older saves.
+// Returns the newest save first. After a rewind that is not the highest step: steps from before the rewind are older
+// saves.
 std::vector<ListedCheckpoint> list_with_serials(const std::string& run_dir);
 
-// Which checkpoints of a run directory stay when a new one has been saved.
+// Decides which checkpoints of a run directory stay when a new one has been saved.
 class Retention {
  public:
-  // The checkpoint that the run goes on from: it verified, and comes after those saved since, before all others,
-  // which the run has left behind or passed over.
+  // Names the checkpoint that the run goes on from: it was verified, and is older than those saved since, but newer
+  // than all others, which the run no longer continues.
   void resumed_from(const std::string& checkpoint);
-  void saved(const std::string& checkpoint);  // just now, by this run
+  void saved(const std::string& checkpoint);  // notes a checkpoint that this run has just saved
 
-  // Keeps the `keep` newest checkpoints that are complete and undamaged; what is older goes, but for
-  // those of steps that keep_every divides. 0: keeps all. A checkpoint
-  // that this object knows nothing of is verified once, when it would count: one whose bytes have changed does not, and
-  // the log says so. A delete that fails costs disk, not the run.
+  // Keeps the `keep` newest checkpoints that are complete and undamaged, and removes older ones, but for those of steps
+  // that keep_every divides. 0 keeps all. A checkpoint that this object does not know is verified once, when it would
+  // count: one whose bytes have changed does not count, and the log says so. A delete that fails costs disk, not the
+  // run.
   void prune(const std::string& run_dir, int keep, std::int64_t keep_every);
 
  private:
-  static std::string name_of(const std::string& checkpoint);  // of its folder
+  static std::string name_of(const std::string& checkpoint);  // the name of its folder
   bool is_good(const std::string& checkpoint);
 
-  // By name of the folder.
+  // These are by name of the folder.
   std::map<std::string, bool> good_;
   std::set<std::string> saved_;
   std::string base_;

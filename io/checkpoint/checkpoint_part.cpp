@@ -33,8 +33,8 @@ ShardPart load_part(const std::string& path) {
   return parse_part(text, path);
 }
 
-// The missing ranks whose parts are there: one reading of the folder for all of them, since a question for each would
-// be very many on a shared file system.
+// Returns the missing ranks whose parts are there. It reads the folder once for all of them, since a look at each file
+// would be very many on a shared file system.
 std::vector<int> arrivals(const std::string& folder, const std::set<int>& missing) {
   std::vector<int> ranks;
   std::error_code ignored;
@@ -72,7 +72,7 @@ void add_pieces(const ManifestTensor& from, std::size_t file, std::map<std::stri
                   from.path, file, name(from.dtype), fmt::join(from.shape, ", "), name(to.dtype),
                   fmt::join(to.shape, ", "));
   to.version = std::max(to.version, from.version);
-  if (is_empty(to.shape) && !to.pieces.empty()) return;  // one rank's is enough
+  if (is_empty(to.shape) && !to.pieces.empty()) return;  // one rank's piece is enough
   for (const ManifestPiece& piece : from.pieces) {
     to.pieces.push_back(piece);
     to.pieces.back().file = file;
@@ -125,7 +125,7 @@ std::vector<ShardPart> collect_parts(const std::string& folder, int ranks, doubl
   for (int rank = 1; rank < ranks; ++rank) missing.insert(rank);
   std::chrono::milliseconds pause(5);
   while (!missing.empty()) {
-    const bool late = std::chrono::duration<double>(Clock::now() - begin).count() > timeout;  // then one last look
+    const bool late = std::chrono::duration<double>(Clock::now() - begin).count() > timeout;  // but look once more
     const std::vector<int> arrived = arrivals(folder, missing);
     for (const int rank : arrived) {
       parts[static_cast<std::size_t>(rank - 1)] = take_part(folder, rank);

@@ -21,7 +21,7 @@ struct CheckpointReader::State {
   Manifest manifest;
   std::vector<Entry> entries;
   std::map<std::string, const ManifestTensor*> by_path;
-  bool verified = true;  // all files, before the first is opened
+  bool verified = true;  // all files were verified before the first is opened
   Poll poll;
   std::map<std::size_t, Hdf5File> open;  // shards opened so far
 

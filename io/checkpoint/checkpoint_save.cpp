@@ -65,13 +65,13 @@ SaveFolders::~SaveFolders() {
   if (descriptor_ >= 0) ::close(descriptor_);
   try {
     remove();
-  } catch (const std::bad_alloc&) {  // the next start removes them
+  } catch (const std::bad_alloc&) {  // the next start removes the folders
   }
 }
 
 void SaveFolders::remove() const {
   std::error_code error;
-  if (!shared_) {  // at once for the other ranks, then piece by piece
+  if (!shared_) {  // for the other ranks it goes at once, then it is removed piece by piece
     const bool gone = std::rename(temporary_.c_str(), gone_.c_str()) == 0;
     fs::remove_all(gone ? gone_ : temporary_, error);
     fs::remove_all(notes_, error);
@@ -83,7 +83,7 @@ bool SaveFolders::are_given_up() const {
   struct stat now {
   }, mine{};
   if (::stat(temporary_.c_str(), &now) != 0) return errno == ENOENT;
-  if (descriptor_ < 0) return true;  // it went before it could be opened
+  if (descriptor_ < 0) return true;  // the folder went before it could be opened
   return ::fstat(descriptor_, &mine) == 0 && (now.st_ino != mine.st_ino || now.st_dev != mine.st_dev);
 }
 
@@ -125,7 +125,7 @@ Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary
 
 namespace {
 
-// The rows of every tensor that belong in a shard.
+// Returns the rows of every tensor that belong in a shard.
 std::vector<StateField> fields_of_shard(const CheckpointReader& reader, std::int64_t shard, std::int64_t shards) {
   std::vector<StateField> fields;
   for (const CheckpointReader::Entry& entry : reader.entries()) {
@@ -139,7 +139,7 @@ std::vector<StateField> fields_of_shard(const CheckpointReader& reader, std::int
     field.version = entry.version;
     field.row_begin = shard * each + std::min(shard, longer);
     field.row_end = field.row_begin + each + (shard < longer ? 1 : 0);
-    if (field.bytes() == 0 && shard > 0) continue;  // a tensor without elements lies in the first
+    if (field.bytes() == 0 && shard > 0) continue;  // a tensor without elements lies in the first shard
     fields.push_back(std::move(field));
   }
   return fields;

@@ -1,4 +1,4 @@
-// The order in which a checkpoint comes to be: temporary folder, shards, global.h5, manifest, rename, link. No Kokkos.
+// The order in which a checkpoint is made: temporary folder, shards, global.h5, manifest, rename, link. No Kokkos.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace sestina {
 
-// Staging folders of a run begin so; other runs may share the disk.
+// Returns the begin of the names of a run's staging folders; other runs may share the disk.
 std::string staging_name(const std::string& run_dir);
 
-// The temporary folders of one save on one rank. What is left of them goes with the object; the one in the run
-// directory, which all ranks share, only with the first rank's.
+// The temporary folders of one save on one rank. The object removes what is left of them; only the first rank's removes
+// the one in the run directory, which all ranks share.
 class SaveFolders {
  public:
   // <run_dir>/checkpoints/<step>.<save>.tmp-<token>: `token` is the number of the process whose death makes it rubbish;
@@ -27,18 +27,19 @@ class SaveFolders {
   SaveFolders(const SaveFolders&) = delete;
   SaveFolders& operator=(const SaveFolders&) = delete;
   const std::string& temporary() const { return temporary_; }
-  const std::string& staging() const { return staging_; }  // "": none; made when it is needed
-  const std::string& notes() const { return notes_; }      // of what is staged (checkpoint_stage.hpp)
-  // The first rank has removed or published the folder that this rank found or made (another one may have come since).
+  const std::string& staging() const { return staging_; }  // made when it is needed; "": none
+  const std::string& notes() const { return notes_; }      // notes of what is staged (checkpoint_stage.hpp)
+  // True when the first rank has removed or published the folder that this rank found or made (another one may have
+  // come since).
   bool are_given_up() const;
-  // Where a rank that is late may still put something after this object has gone.
+  // Returns the folders in which a rank that is late may still put something after this object has gone.
   std::vector<std::string> places_of_late_parts() const { return {temporary_, gone_, notes_}; }
 
  private:
   void remove() const;
-  std::string temporary_, gone_, staging_, notes_;  // gone_: what the temporary folder is called while it is removed
+  std::string temporary_, gone_, staging_, notes_;  // gone_: the name of the temporary folder while it is removed
   bool shared_;
-  int descriptor_ = -1;  // of the temporary folder: while it is open its inode's number is not given out again
+  int descriptor_ = -1;  // of the temporary folder, whose inode's number stays taken while it is open
 };
 
 // Called when a shard, whose description this is, is durable on the staging disk at `path`.
@@ -53,11 +54,11 @@ struct Saved {
   std::string path;
   std::uint64_t bytes = 0;
 };
-// With all shards in place and listed, and the companions, where there are any: writes global.h5 and the manifest,
-// which gets the next serial, publishes the folder and points `latest` at it.
+// Finishes a checkpoint whose shards are all in place and listed, as are its companions, if any: writes global.h5 and
+// the manifest, which gets the next serial, publishes the folder and points `latest` at it.
 Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary, Manifest);
 
-// Rewriting a checkpoint for another number of shards.
+// A checkpoint can be rewritten with another number of shards.
 
 // Writes all that is read as <run_dir>/checkpoints/<step> in so many shards, each tensor cut into even ranges of rows
 // (one with fewer rows than shards lies in the first ones, row by row). One range of one tensor is in memory at a time.

@@ -36,7 +36,7 @@ StageNote load_note(const std::string& path) {
   return parse_stage_note(text, path);
 }
 
-// Of all ranks; fewer when the save had not come so far.
+// Returns the notes of all ranks; none when the save had not come so far, or when a note cannot be read.
 std::vector<StageNote> load_notes(const std::string& folder) {
   std::vector<StageNote> notes;
   std::int64_t ranks = 1;
@@ -51,7 +51,7 @@ std::vector<StageNote> load_notes(const std::string& folder) {
   return notes;
 }
 
-// The folder that its shards go to.
+// Returns the folder that its shards go to.
 std::string temporary_of(std::string notes) { return notes.erase(notes.rfind(kStaged), kStaged.find(".tmp-")); }
 
 bool is_whole(const std::string& path, const ManifestFile& file) {
@@ -60,7 +60,7 @@ bool is_whole(const std::string& path, const ManifestFile& file) {
          digest_file(path).xxh3_128 == file.xxh3_128;
 }
 
-// A kill may have come after the rename.
+// True when it is published already: a kill may have come after the rename.
 bool is_published(const std::string& path, const std::vector<StageNote>& notes) {
   try {
     const Manifest manifest = load_manifest(path);
@@ -92,7 +92,7 @@ Saved publish(const std::string& run_dir, const std::string& temporary, const st
     names.insert(note.part.file.name);
   }
   std::set<std::string> kept = names;
-  kept.insert(kCompanionFolder);  // durable since before the first note
+  kept.insert(kCompanionFolder);  // companions were durable before the first note
   remove_all_but(temporary, kept);
   for (const std::string& name : names) sync_path(temporary + "/" + name);  // a kill may have come before its fsync
   Manifest manifest = notes[0].of;
@@ -160,7 +160,7 @@ std::vector<std::string> staged_leftovers(const std::string& run_dir) {
   return paths;
 }
 
-// One rank of a node copies a shard: the one that holds the lock on it.
+// A shard is copied by one rank of a node: the one that holds the lock on it.
 void drain_leftover(const std::string& notes, const CopyOptions& options) {
   const std::string temporary = temporary_of(notes);
   for (const StageNote& note : load_notes(notes)) {

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::uintmax_t kMaxManifest = std::uintmax_t{256} << 20;
 constexpr std::int64_t kReadBytes = std::int64_t{16} << 20;  // per HDF5 read in check_datasets
 
-// " (tensor /model/x, bytes [a, b) of the file)" for the first piece of the file whose bytes have changed.
+// Returns " (tensor /model/x, bytes [a, b) of the file)" for the first piece of the file whose bytes have changed.
 std::string damaged_part(const std::string& path, const Manifest& manifest, std::size_t file) {
   for (const ManifestTensor& tensor : manifest.tensors)
     for (const ManifestPiece& piece : tensor.pieces)
@@ -32,7 +32,8 @@ std::string damaged_part(const std::string& path, const Manifest& manifest, std:
   return "; the damage lies outside the tensors";
 }
 
-// A slab of the dataset of that shape in `file` has the digest of the piece. Read in stretches of rows.
+// Checks that a slab of the dataset of that shape in `file` has the digest of the piece. It is read in stretches of
+// rows.
 void check_slab(const Hdf5File& file, const std::string& path, const ManifestTensor& tensor,
                 const std::vector<std::int64_t>& shape, const Slab& slab, const ManifestPiece& piece) {
   const std::int64_t row_bytes = slab.rows() == 0 ? 0 : static_cast<std::int64_t>(piece.bytes) / slab.rows();
@@ -143,7 +144,8 @@ void check_shard(const std::string& checkpoint, const Manifest& manifest, std::s
 void check_datasets(const std::string& checkpoint, const Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.files.size(); ++i)
     if (manifest.files[i].name != "global.h5") check_shard(checkpoint, manifest, i);
-  // With the shards closed: HDF5 1.10 reads zeros through a virtual dataset whose source is open with other properties.
+  // The shards are closed here: HDF5 1.10 reads zeros through a virtual dataset whose source is open with other
+  // properties.
   const std::string path = checkpoint + "/global.h5";
   const Hdf5File global = Hdf5File::open(path);
   for (const ManifestTensor& tensor : manifest.tensors)

@@ -25,8 +25,8 @@ namespace sestina {
 
 namespace {
 
-// Copies a field that lies in host memory, and looks at what it copies while that is in the cache: index of the first
-// value that is not finite.
+// Copies a field that lies in host memory, and checks the values while they are in the cache; returns the index of the
+// first that is not finite.
 std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to) {
   constexpr std::size_t piece = std::size_t{1} << 18;
   const std::size_t bytes = field.bytes();
@@ -41,7 +41,7 @@ std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to
   return found;
 }
 
-// Copies a field; names its first value that is not finite, "" none.
+// Copies a field; returns a text on its first value that is not finite, "" none.
 std::string copy_field(const StateField& field, const CopyFromDevice& copy_from_device, std::byte* to) {
   std::optional<std::size_t> bad;
   if (field.on_device) {
@@ -105,17 +105,17 @@ struct CheckpointWriter::State {
   WriterGroup group;
   Snapshot snapshot;
   std::vector<CompanionFile> companions;
-  FieldStream stream;             // of what the snapshot has no copy of
-  Retention retention;            // of the first rank
-  std::uint64_t saves = 0;        // begun so far: the same number on all ranks
-  std::vector<std::string> late;  // where ranks may have written after a save that failed
+  FieldStream stream;             // streams fields that the snapshot has no copy of
+  Retention retention;            // used on the first rank
+  std::uint64_t saves = 0;        // saves begun so far: the same number on all ranks
+  std::vector<std::string> late;  // folders in which ranks may have written after a failed save
   std::thread thread;
   mutable std::mutex lock;  // guards all below
   std::condition_variable changed;
   bool busy = false, snapshot_free = true, quit = false;
   std::vector<Event> events;
   int failures = 0;
-  bool for_memory = false;  // the last one
+  bool for_memory = false;  // the last failure was for lack of memory
   double longest = 0;
 
   void loop() {
@@ -135,8 +135,8 @@ struct CheckpointWriter::State {
     }
   }
 
-  // The shard is on the staging disk, and the run directory says so: training may overwrite the snapshot, and a kill
-  // loses nothing once all ranks have come so far.
+  // Called when the shard is on the staging disk; notes so in the run directory. Training may then overwrite the
+  // snapshot, and a kill loses nothing once all ranks have come so far.
   void staged(const SaveFolders& folders, const ShardPart& part, const std::string& path) {
     StageNote note{group.rank, path, part, manifest()};
     write_stage_note(folders.notes(), note);
@@ -145,7 +145,7 @@ struct CheckpointWriter::State {
     changed.notify_all();
   }
 
-  // Without files and tensors.
+  // Returns the manifest without files and tensors.
   Manifest manifest() const {
     Manifest manifest;
     manifest.run = snapshot.run;
@@ -198,8 +198,8 @@ struct CheckpointWriter::State {
     retention.prune(run_dir, options.keep, options.keep_every);
   }
 
-  // What goes wrong here is told to the first rank too, if it can be. When that one has given up already, it has said
-  // why, and the folder has gone: that is no error of this rank.
+  // Errors here are told to the first rank too, if they can be. When that rank has given up already, it has said why,
+  // and the folder has gone: that is no error of this rank.
   void save_part(Event& event) {
     const SaveFolders folders(run_dir, options.staging_dir, snapshot.run.step, saves, group.token, group.rank);
     ShardPart part;
@@ -221,7 +221,7 @@ struct CheckpointWriter::State {
     }
   }
 
-  // What the system refuses the copies from the stage is the same at every save: the log is told once.
+  // The system refuses copies from the stage in the same way at every save, so the log is told only once.
   ShardPart save_own(const SaveFolders& folders) {
     CopyOptions copy;
     if (saves == 1) copy.notice = [](const std::string& message) { spdlog::warn("{}", message); };
@@ -231,7 +231,7 @@ struct CheckpointWriter::State {
         [this](const StateField& field, const UseBytes& use) { stream.take(field, use); }, copy);
   }
 
-  // What ranks wrote after this one had given up.
+  // Removes what ranks wrote after this one had given up.
   void remove_late_parts() {
     std::error_code ignored;
     for (const std::string& folder : std::exchange(late, {})) fs::remove_all(folder, ignored);
@@ -250,7 +250,8 @@ CheckpointWriter::CheckpointWriter(const std::string& run_dir, const CheckpointO
   if (group.token.empty()) state_->group.token = std::to_string(::getpid());
   if (group.rank == 0) remove_leftovers(run_dir + "/checkpoints", "");
   if (!options.staging_dir.empty()) remove_leftovers(options.staging_dir, staging_name(run_dir));
-  // Quiet: signals belong to the main thread, and beyond a file-size limit a write gives an errno instead of a signal.
+  // The thread is quiet: signals belong to the main thread, and a write beyond a file-size limit gives an errno, no
+  // signal.
   state_->thread = quiet_thread([state = state_.get()] { state->loop(); });
 }
 

@@ -118,7 +118,7 @@ void FieldStream::end() {
   pieces_ = 0;
 }
 
-// The first reason stays.
+// Closes the stream; the first reason stays.
 void FieldStream::close(Lock&, const std::string& why) {
   if (!std::exchange(closed_, true)) why_ = why;
   changed_.notify_all();

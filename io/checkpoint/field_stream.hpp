@@ -1,6 +1,6 @@
-// Fields of a save that are not copied before it: piece by piece from where they lie to the thread that writes. The
-// thread that may touch them moves them there: it pins blocks of a store, to read them, and copies from a device. Few
-// pieces are in memory at a time (core/memory/state_field.hpp), whatever the fields take. No Kokkos.
+// Fields of a save that are not copied before it go piece by piece from where they lie to the thread that writes. The
+// thread that may touch them moves them: it pins blocks of a store, to read them, and copies from a device. Few pieces
+// are in memory at a time (core/memory/state_field.hpp), whatever the fields take. No Kokkos.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -20,38 +20,39 @@ using CopyFromDevice = std::function<void(const StateField&, void* host)>;
 
 class FieldStream {
  public:
-  // The thread that has the fields; no stream is under way.
+  // Called by the thread that has the fields, when no stream is under way.
   void begin(std::vector<StateField> fields);
-  // Moves pieces, for about a second at most. False: there are no more, or the other side has ended; what is not finite
-  // ends the stream too, and problem() says so. What it throws ends it for the other side as well.
+  // Moves pieces, for about a second at most. Returns false when there are no more, or the other side has ended; a
+  // value that is not finite ends the stream too, and problem() names it. An exception ends the stream for the other
+  // side as well.
   bool feed(const CopyFromDevice&);
   const std::string& problem() const { return problem_; }
-  void give_up();  // what has not been moved will not be
+  void give_up();  // ends the stream: no further piece is moved
 
-  // The thread that writes: the bytes of the next field in turn, use(data, bytes) for each piece. Error(io_error) when
-  // the stream has ended before its last one.
+  // Called by the thread that writes: takes the bytes of the next field in turn, with use(data, bytes) for each piece.
+  // Error(io_error) when the stream has ended before its last one.
   void take(const StateField&, const std::function<void(const void*, std::size_t)>& use);
-  void end();  // nothing more is taken
+  void end();  // says that nothing more is taken
 
  private:
   using Bytes = std::vector<std::byte>;
   using Lock = std::unique_lock<std::mutex>;
-  static constexpr std::size_t most = 2;  // pieces
+  static constexpr std::size_t most = 2;  // pieces in memory
 
   void fill(Bytes&, const CopyFromDevice&);
-  void move_on(std::size_t bytes);  // after a piece
+  void move_on(std::size_t bytes);  // after a piece of so many bytes
   void close(Lock&, const std::string& why);
 
-  // Of the thread that has the fields.
+  // Used by the thread that has the fields.
   std::vector<StateField> fields_;
-  std::size_t next_ = 0, at_ = 0;  // field, byte of it
-  std::optional<Pin> pin_;         // of that field, from its first piece to its last
+  std::size_t next_ = 0, at_ = 0;  // the next field, and the next byte of it
+  std::optional<Pin> pin_;         // pins that field from its first piece to its last
   std::string problem_;
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   std::deque<Bytes> full_, empty_;
-  std::size_t pieces_ = 0;  // that there are
+  std::size_t pieces_ = 0;  // pieces that exist
   bool closed_ = true;
   std::string why_;
 };

@@ -23,7 +23,7 @@ std::mutex& library_lock() {
   return lock;
 }
 
-// Quiet, and no clean-up at exit: after a failed flush that clean-up would try again, endlessly.
+// Makes the library quiet, without clean-up at exit: after a failed flush that clean-up would try again, endlessly.
 void start_library() {
   static const bool once = [] { return H5dont_atexit() >= 0 && H5open() >= 0; }();
   SESTINA_REQUIRE(once, "libhdf5 cannot be initialised");
@@ -112,7 +112,7 @@ struct Hdf5File::State {
   ExitCode on_error;
   Id file, links;
 
-  // The call's result if it is good, else one Error with HDF5's innermost reason.
+  // Returns the call's result if it is good, else throws one Error with HDF5's innermost reason.
   template <class T>
   T checked(T result, const std::string& what) const {
     if (result < 0) fail(on_error, "{}: {}: {}", name, what, innermost_error());
@@ -141,7 +141,7 @@ Hdf5File Hdf5File::create(const std::string& path) {
   const std::lock_guard guard(library_lock());
   start_library();
   const Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  // One format version for all readers; no file locks, which network file systems often lack.
+  // There is one format version for all readers, and no file locks, which network file systems often lack.
   const bool set = access >= 0 && H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110) >= 0 &&
                    H5Pset_meta_block_size(access, kMetadataBlock) >= 0 &&
                    H5Pset_alignment(access, kAlignFrom, kAlignTo) >= 0 && H5Pset_file_locking(access, false, true) >= 0;
@@ -253,7 +253,7 @@ void Hdf5File::read_into(const std::string& path, DType dtype, const std::vector
 
 namespace {
 
-// The manifest is what a resume reads; these are for people with h5py.
+// A resume reads the manifest; these datasets are for people with h5py.
 void add_run(Hdf5File& file, const RunState& run) {
   file.add_integer("/run/step", static_cast<std::uint64_t>(run.step));
   file.add_integer("/run/sample", run.sample);
@@ -263,7 +263,7 @@ void add_run(Hdf5File& file, const RunState& run) {
   file.add_text("/run/deck", run.deck);
 }
 
-// Where the field will lie; its digest comes with its data.
+// Returns where the field will lie; its digest comes with its data.
 ManifestTensor place(Hdf5File& file, const StateField& field, std::size_t number) {
   const Slab slab = slab_of(field, field.shape);
   ManifestPiece piece;
@@ -279,7 +279,7 @@ ManifestTensor place(Hdf5File& file, const StateField& field, std::size_t number
   return {field.path, field.dtype, field.shape, field.version, {std::move(piece)}};
 }
 
-// Its bytes to their place, and their digest into the piece.
+// Writes the field's bytes to their place, and their digest into the piece.
 void write_field(const std::string& path, const StateField& field, const FieldData& data, ManifestPiece& piece) {
   Digest64 digest;
   std::uint64_t at = piece.offset;
@@ -296,7 +296,7 @@ void write_field(const std::string& path, const StateField& field, const FieldDa
   piece.xxh3_64 = digest.hex();
 }
 
-// Nothing to write: the tensor has elements, but this rank holds none of them.
+// True where there is nothing to write: the tensor has elements, but this rank holds none of them.
 bool is_elsewhere(const StateField& field) { return field.bytes() == 0 && !is_empty(field.shape); }
 
 }  // namespace

@@ -24,26 +24,26 @@ struct Slab {
 
 inline std::int64_t columns_of(const std::vector<std::int64_t>& shape) { return shape.size() < 2 ? 1 : shape[1]; }
 
-// What a StateField or a ManifestPiece holds of a tensor of that shape: their columns 0, 0 mean all.
+// Returns the slab that a StateField or a ManifestPiece holds of a tensor of that shape: columns 0, 0 mean all.
 template <class Held>
 Slab slab_of(const Held& held, const std::vector<std::int64_t>& shape) {
   const bool all = held.col_end == 0;
   return {held.row_begin, held.row_end, all ? 0 : held.col_begin, all ? columns_of(shape) : held.col_end};
 }
 
-// No rows or no columns where they do not meet: a size is then 0 or below.
+// Returns the common rectangle; where the slabs do not meet, rows() or cols() is 0 or below.
 inline Slab intersection(const Slab& a, const Slab& b) {
   return {std::max(a.row_begin, b.row_begin), std::min(a.row_end, b.row_end), std::max(a.col_begin, b.col_begin),
           std::min(a.col_end, b.col_end)};
 }
 
-// The same rectangle, seen from the corner of another one.
+// Returns the same rectangle, seen from the corner of another one.
 inline Slab relative(const Slab& slab, const Slab& corner) {
   return {slab.row_begin - corner.row_begin, slab.row_end - corner.row_begin, slab.col_begin - corner.col_begin,
           slab.col_end - corner.col_begin};
 }
 
-// Shape of a slab that is stored by itself.
+// Returns the shape of a slab that is stored by itself.
 inline std::vector<std::int64_t> shape_of(const Slab& slab, std::vector<std::int64_t> shape) {
   shape.at(0) = slab.rows();
   if (shape.size() > 1) shape[1] = slab.cols();
@@ -59,7 +59,7 @@ inline bool is_empty(const std::vector<std::int64_t>& shape) {
 // writes it there after close(). So a full disk is met by our own writes, not inside the library. Calls are serialised:
 // the library is not thread-safe. Reading assumes that a digest has already vouched for the file.
 
-// This slab of a virtual dataset is the dataset of the same path in `file` (a sibling file).
+// A slab of a virtual dataset: it is the dataset of the same path in `file` (a sibling file).
 struct VirtualPart {
   std::string file;
   Slab slab;
@@ -72,9 +72,9 @@ class Hdf5File {
   ~Hdf5File();
   Hdf5File(Hdf5File&&) noexcept;
   Hdf5File& operator=(Hdf5File&&) noexcept;
-  void close();  // checked; nothing else may be called afterwards
+  void close();  // closes and checks; nothing else may be called afterwards
 
-  // A contiguous little-endian dataset; missing groups are made. Returns its first byte in the file (0 when it has
+  // Adds a contiguous little-endian dataset; missing groups are made. Returns its first byte in the file (0 when it has
   // none).
   std::uint64_t add_tensor(const std::string& path, DType, const std::vector<std::int64_t>& shape);
   void add_virtual(const std::string& path, DType, const std::vector<std::int64_t>& shape,
@@ -84,13 +84,14 @@ class Hdf5File {
   void add_number(const std::string& path, double value);
 
   struct Shape {
-    std::optional<DType> dtype;  // empty: none of ours
+    std::optional<DType> dtype;  // empty: no type that checkpoints use
     std::vector<std::int64_t> shape;
   };
   Shape shape(const std::string& path) const;  // Error(bad_data) if there is no such dataset
-  // A slab of a dataset of this type and shape into host memory, without gaps; Error(bad_data) if the dataset differs.
+  // Reads a slab of a dataset of this type and shape into host memory, without gaps; Error(bad_data) if the dataset
+  // differs.
   void read(const std::string& path, DType, const std::vector<std::int64_t>& shape, const Slab&, void* out) const;
-  // The slab `from` of a dataset to the place `to` (of the same size) of host memory of another shape.
+  // Reads the slab `from` of a dataset into the place `to` (of the same size) of host memory of another shape.
   void read_into(const std::string& path, DType, const std::vector<std::int64_t>& shape, const Slab& from, void* out,
                  const std::vector<std::int64_t>& out_shape, const Slab& to) const;
 
@@ -108,12 +109,12 @@ using UseBytes = std::function<void(const void* data, std::size_t bytes)>;
 using FieldData = std::function<void(const StateField&, const UseBytes&)>;
 
 // Writes the fields and the run state to `path`; returns one tensor per field with its one piece, whose file number is
-// `file`. A field is a slab of its tensor, one of each tensor; empty slabs are left out (a tensor that has no elements
-// at all is written). Those that do not lie in memory come from `data`, which is asked for one after the other, before
-// all others are written. Digests are taken from the memory that is written.
+// `file`. A field is a slab of its tensor, and each tensor has one field; empty slabs are left out (a tensor that has
+// no elements at all is written). Fields that do not lie in memory come from `data`, which is asked for them one after
+// the other, before all others are written. Digests are taken from the memory that is written.
 std::vector<ManifestTensor> write_shard(const std::string& path, std::size_t file, const std::vector<StateField>&,
                                         const RunState&, const FieldData& data = {});
-// Virtual datasets over the shards named in manifest.files.
+// Writes virtual datasets over the shards named in manifest.files.
 void write_global(const std::string& path, const Manifest&);
 
 }  // namespace sestina

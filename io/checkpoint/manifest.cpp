@@ -65,7 +65,7 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kMaxRanks = 100000;
 
-// Checkpoints of one rank from before there were more say ranks only.
+// Old checkpoints of one rank say only `ranks`.
 void read_layout(const json& object, Manifest& manifest, const std::string& where) {
   Members members(object, where);
   manifest.ranks = members.count("ranks", kMaxRanks);

@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr std::string_view kSealBegin = ",\n\"digest\": \"", kSealEnd = "\"\n}\n";
 constexpr std::size_t kDigestDigits = 32;
 constexpr std::size_t kSealSize = kSealBegin.size() + kDigestDigits + kSealEnd.size();
-constexpr int kMaxDepth = 8;  // of brackets; ours has five
+constexpr int kMaxDepth = 8;  // depth of brackets; a manifest has five
 
 std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -41,7 +41,7 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-// The text without its seal; checks the seal.
+// Checks the seal, and returns the text without it.
 std::string unsealed(std::string_view text, const std::string& where) {
   if (text.empty()) fail(ExitCode::bad_data, "{}: is empty", where);
   if (text.size() <= kSealSize)

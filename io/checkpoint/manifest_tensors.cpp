@@ -28,7 +28,7 @@ bool is_file_name(const std::string& name) {
          name.substr(6, 5).find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "/model/<name>...": absolute, of known root, no empty, "." or ".." part.
+// True for "/model/<name>...": absolute, of known root, without an empty, "." or ".." part.
 bool is_tensor_path(const std::string& path) {
   if (!path.starts_with("/model/") && !path.starts_with("/optimizer/") && !path.starts_with("/run/")) return false;
   if (path.size() > 1000 || path.find('\0') != std::string::npos) return false;
@@ -51,7 +51,7 @@ ManifestFile read_file(const json& object, const std::string& where) {
   return file;
 }
 
-// Bytes of an element of the first two dimensions; -1 when the shape is not believable.
+// Returns the bytes of an element of the first two dimensions; -1 when the shape is out of bounds.
 std::int64_t inner_bytes(const std::vector<std::int64_t>& shape, DType dtype) {
   std::int64_t inner = static_cast<std::int64_t>(size_of(dtype));
   for (std::size_t i = 2; i < shape.size(); ++i)
@@ -95,7 +95,7 @@ ManifestPiece read_piece(const json& object, const FileNumbers& numbers, const s
   return piece;
 }
 
-// A piece lies inside its tensor, is not empty unless the tensor is, and has the bytes of its elements.
+// Checks that a piece lies inside its tensor, is not empty unless the tensor is, and has the bytes of its elements.
 void check_piece(const ManifestPiece& piece, const ManifestTensor& tensor, std::int64_t inner,
                  const std::string& where) {
   const Slab slab = slab_of(piece, tensor.shape);
@@ -143,11 +143,11 @@ ManifestTensor read_tensor(const json& object, const FileNumbers& numbers, const
 
 std::pair<std::int64_t, std::int64_t> corner(const Slab& slab) { return {slab.row_begin, slab.col_begin}; }
 
-// A sweep over the rows keeps the columns that are taken. The slabs are not empty and in the order of their corners.
+// Sweeps over the rows and keeps the columns that are taken. The slabs are not empty and in the order of their corners.
 void check_disjoint(const std::vector<Slab>& slabs, const std::string& at) {
   std::vector<Slab> ends = slabs;
   std::sort(ends.begin(), ends.end(), [](const Slab& a, const Slab& b) { return a.row_end < b.row_end; });
-  std::map<std::int64_t, std::int64_t> taken;  // columns, begin to end, of the slabs that the row goes through
+  std::map<std::int64_t, std::int64_t> taken;  // columns, begin to end, of the slabs that have the row
   std::size_t ended = 0;
   for (const Slab& slab : slabs) {
     for (; ends[ended].row_end <= slab.row_begin; ++ended) taken.erase(ends[ended].col_begin);

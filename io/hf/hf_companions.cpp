@@ -29,10 +29,10 @@ constexpr std::string_view tokenizer_files[] = {"tokenizer.json",
                                                 "merges.txt",
                                                 "tokenizer.model"};
 
-// A list of ends stays one.
+// A list of end tokens stays a list.
 void copy_token_ids(const std::string& folder, const std::string& config) {
   using Json = nlohmann::ordered_json;
-  const Json from = Json::parse(config);  // it was read when it came in
+  const Json from = Json::parse(config);  // it was checked when it was first read
   for (const std::string_view name : model_files) {
     const std::string path = (fs::path(folder) / name).string();
     Json to = Json::parse(MappedFile(path).view());
@@ -90,7 +90,7 @@ Json token_text(const Tokenizer& tokenizer, std::int64_t id) {
   return tokenizer.decode(&token, 1, false);
 }
 
-// What transformers keeps next to a tokenizer.json, where it is there.
+// The files that transformers keeps next to a tokenizer.json, where they are there.
 constexpr const char* beside_tokenizer[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                             "chat_template.jinja", "chat_template.json"};
 

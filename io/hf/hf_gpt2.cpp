@@ -17,7 +17,7 @@ struct Place {
   std::int64_t part = 0, parts = 1;
 };
 
-// Where one of our tensors lies in a file with the long names.
+// The place of a tensor of TensorSpec in a file with the long names.
 Place place_of(const std::string& ours) {
   static constexpr std::pair<const char*, const char*> outer[] = {
       {"model.embed_tokens.", "wte."}, {"model.embed_positions.", "wpe."}, {"model.norm.", "ln_f."}};
@@ -87,7 +87,7 @@ std::set<std::string> gpt2_names(const SafeTensors& file, const ModelConfig& con
 void read_gpt2_tensor(const SafeTensors& file, const TensorSpec& spec, float* out) {
   const Place place = place_of(spec.name);
   const std::string name = in_file(file, place.name);
-  const std::int64_t all_rows = spec.rows * place.parts;  // our rows are the file's columns
+  const std::int64_t all_rows = spec.rows * place.parts;  // rows of TensorSpec are the file's columns
   if (!is_transposed(spec)) {
     const std::vector<std::int64_t> shape = spec.is_vector() ? std::vector{all_rows} : std::vector{all_rows, spec.cols};
     std::vector<float> whole(static_cast<std::size_t>(all_rows * spec.cols));

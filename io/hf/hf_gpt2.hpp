@@ -11,21 +11,21 @@
 
 namespace sestina {
 
-// One tensor of a GPT-2 file: one of ours, or three side by side.
+// One tensor of a GPT-2 file: one tensor of TensorSpec, or three in a row.
 struct Gpt2Tensor {
   std::string name;                // "transformer.h.0.attn.c_attn.weight"
-  std::vector<std::string> parts;  // ours, in order
+  std::vector<std::string> parts;  // names of TensorSpec, in order
   bool transposed = false;
 };
 std::vector<Gpt2Tensor> gpt2_tensors(const ModelConfig&);  // config: gpt2_difference() is ""
 
-// Whether the file has GPT-2's names; the oldest files leave the leading "transformer." away.
+// True where the file has GPT-2's names; the oldest files omit the leading "transformer.".
 bool is_gpt2_file(const SafeTensors&);
-std::string gpt2_table(const SafeTensors&);  // its name for the table of tokens
-// Names that such a file must have, as it writes them.
+std::string gpt2_table(const SafeTensors&);  // the file's name for the table of tokens
+// Returns the names that such a file must have, as it writes them.
 std::set<std::string> gpt2_names(const SafeTensors&, const ModelConfig&);
 
-// One of our tensors as float32 into out (spec.elements()); Error(bad_data) when missing or of another shape.
+// Reads a tensor of TensorSpec as float32 into out (spec.elements()); Error(bad_data) when missing or of another shape.
 void read_gpt2_tensor(const SafeTensors&, const TensorSpec&, float* out);
 
 }  // namespace sestina

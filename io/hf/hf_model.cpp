@@ -29,14 +29,16 @@ std::set<std::string> needed_names(const ModelConfig& config) {
   return names;
 }
 
-// Buffers that older files carry although they follow from the config, and the tied head written a second time.
+// True for buffers that older files carry although they follow from the config, and for the tied head written a second
+// time.
 bool may_be_left(const std::string& name, const ModelConfig& config) {
   // GPT-2: the causal mask of its first releases, next to the bias "attn.c_attn.bias" that is one.
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) return config.family == Family::gpt;
   return name.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
-// transformers unties such a model; a config that says the one and weights that say the other are not guessed at here.
+// Fails where the config ties the head and the weights have another one: transformers unties such a model; here nothing
+// is guessed.
 void require_tied_head(const SafeTensors& file, const ModelConfig& config, const std::string& table,
                        const std::string& folder) {
   constexpr const char* head = "lm_head.weight";
@@ -58,7 +60,7 @@ void require_tied_head(const SafeTensors& file, const ModelConfig& config, const
          folder, table);
 }
 
-// At most ten names and how many more there are.
+// Lists at most ten names and how many more there are.
 std::string listed(const std::vector<std::string>& names) {
   const std::size_t shown = std::min<std::size_t>(names.size(), 10);
   const std::string text =
@@ -70,7 +72,7 @@ std::vector<std::int64_t> file_shape(const TensorSpec& spec) {
   return spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
 }
 
-// Round to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN stays a NaN.
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
@@ -89,7 +91,7 @@ struct FileTensor {
   std::vector<std::int64_t> shape;
   const float* data;
   std::size_t elements;
-  std::vector<float> own;  // what data points to, where it was put together
+  std::vector<float> own;  // holds what data points to, where it was put together
 };
 
 std::vector<FileTensor> plain_files(const std::vector<HfTensor>& tensors) {

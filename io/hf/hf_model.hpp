@@ -17,17 +17,18 @@ ModelConfig read_hf_config(const std::string& folder);  // Error(input_missing, 
 // tied, with the values of the table: another one is an Error(bad_data).
 SafeTensors open_hf_weights(const std::string& folder, const ModelConfig&);
 
-// One tensor as float32 into out (spec.elements()); Error(bad_data) when missing, of another shape, or with a value
-// that is not finite. where: the folder, for that message.
+// Reads one tensor as float32 into out (spec.elements()); Error(bad_data) when missing, of another shape, or with a
+// value that is not finite. where names the folder in that message.
 void read_hf_tensor(const SafeTensors&, const TensorSpec&, float* out, const std::string& where);
 
 struct HfTensor {
   TensorSpec spec;
   const float* data = nullptr;  // host memory, spec.elements()
 };
-// Writes config.json, generation_config.json and the weights in float32 or bf16 (rounded to nearest even); a gpt that
-// is a GPT-2 as one. tokenizer: a tokenizer.json to copy along (io/hf/hf_companions.hpp), "" none; its begin and end of
-// a text go into the configs where the model names none. The tensors must be exactly those of the model.
+// Writes config.json, generation_config.json and the weights in float32 or bf16 (rounded to nearest even); a model of
+// family gpt that is a GPT-2 is written as one. tokenizer: a tokenizer.json to copy as well (io/hf/hf_companions.hpp),
+// "" none; its begin and end of a text go into the configs where the model names none. The tensors must be exactly
+// those of the model.
 void write_hf_model(const std::string& folder, const ModelConfig&, const std::vector<HfTensor>&, bool bf16,
                     const std::string& tokenizer = "");
 

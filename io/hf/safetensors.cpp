@@ -50,7 +50,8 @@ void add_file(const std::string& path, std::vector<MappedFile>& files, std::map<
       fail(ExitCode::bad_data, "{}: tensor '{}' is also in another file of the set", path, name);
 }
 
-// weight_map of model.safetensors.index.json: {tensor: file}. File names are plain, so that nothing outside is opened.
+// Reads weight_map of model.safetensors.index.json: {tensor: file}. File names are plain, so that nothing outside is
+// opened.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const MappedFile file(path);
   if (file.size() > safetensors_header_limit)
@@ -88,7 +89,7 @@ void add_index(const std::string& path, std::vector<MappedFile>& files, std::map
     if (!tensors.contains(name)) fail(ExitCode::bad_data, "{}: tensor '{}' is not in {}", path, name, shard);
 }
 
-// model.safetensors before the index, as other readers do; else the only .safetensors file there is.
+// Prefers model.safetensors to the index, as other readers do; else takes the only .safetensors file there is.
 std::string file_in_folder(const std::string& folder) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
     if (fs::exists(fs::path(folder) / name)) return (fs::path(folder) / name).string();

@@ -22,13 +22,14 @@ class SafeTensors {
  public:
   static SafeTensors open(
       const std::string& path);  // a .safetensors file, an .index.json, or a folder that holds one of them
-  // Header check alone, for fuzzing: parses a whole file image; throws as open does. The image must outlive the result.
+  // Only checks the header, for fuzzing: parses a whole file image; throws as open does. The image must outlive the
+  // result.
   static std::map<std::string, SafeTensor> parse(std::string_view image, const std::string& where);
   ~SafeTensors();
   SafeTensors(SafeTensors&&) noexcept;
   const std::map<std::string, SafeTensor>& tensors() const;
-  // Tensor as float32 (from F32, F16, BF16, F64), into out (product of shape elements). Throws if missing or of another
-  // shape.
+  // Reads a tensor as float32 (from F32, F16, BF16, F64) into out (product of shape elements). Throws if it is missing
+  // or of another shape.
   void read_f32(const std::string& name, const std::vector<std::int64_t>& shape, float* out) const;
 
  private:
@@ -47,11 +48,11 @@ struct SafeTensorSource {
 void write_safetensors(const std::string& folder, const std::vector<SafeTensorSource>&,
                        std::size_t max_shard_bytes = std::size_t{5} << 30);
 
-// The header of a safetensors file: u64 length N, N bytes of JSON, data. Strict: every rule is checked with
-// overflow-safe sizes before a pointer is made.  no files.
+// The header of a safetensors file: u64 length N, N bytes of JSON, data. Reading is strict: every rule is checked with
+// overflow-safe sizes before a pointer is made.
 inline constexpr std::size_t safetensors_header_limit = 100'000'000;  // bytes, the limit of the format's own reader
 
-// Bytes of one element; 0 when the dtype is not known.
+// Returns the bytes of one element; 0 when the dtype is not known.
 std::size_t safetensors_element_bytes(std::string_view dtype);
 
 // Checks and indexes a whole file image. Error(bad_data) names the tensor and the broken rule.

@@ -110,7 +110,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool metadata_ = false, has_metadata_ = false, in_list_ = false;
 };
 
-// Bytes by shape and dtype; fails on overflow also when a later dimension is zero.
+// Returns the bytes by shape and dtype; fails on overflow even when a later dimension is zero.
 std::uint64_t size_of(const Entry& entry, const std::string& where) {
   const std::uint64_t element = safetensors_element_bytes(entry.dtype);
   if (element == 0)
@@ -124,7 +124,8 @@ std::uint64_t size_of(const Entry& entry, const std::string& where) {
   return bytes;
 }
 
-// In the order of the offsets every tensor begins where the one before ends, and the last ends with the file.
+// Checks that in the order of the offsets every tensor begins where the one before ends, and the last ends with the
+// file.
 void check_layout(std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& where) {
   for (const Entry& entry : entries)
     if (entry.offsets.size() != 2)

@@ -36,7 +36,7 @@ Function DeviceEnergy::find(const char* name) const {
   return reinterpret_cast<Function>(::dlsym(library_, name));
 }
 
-// The devices that answer.
+// Finds the devices that answer.
 void DeviceEnergy::open(const std::vector<std::string>& bus_ids) {
   const auto initialise = find<int (*)()>("nvmlInit_v2");
   const auto handle_of = find<int (*)(const char*, void**)>("nvmlDeviceGetHandleByPciBusId_v2");
@@ -62,7 +62,7 @@ std::optional<double> DeviceEnergy::take_joules() {
   bool good = known();
   for (Device& device : devices_) {
     unsigned long long now = 0;
-    if (read_(device.handle, &now) != success || now < device.last) {  // a driver that was loaded again
+    if (read_(device.handle, &now) != success || now < device.last) {  // the driver was loaded again
       good = false;
       device.last = now;
       continue;
@@ -96,7 +96,7 @@ std::optional<std::uint64_t> read_number(int file) {
 // "intel-rapl:0" is a package (or the platform), "intel-rapl:0:1" a part of it.
 bool counts(const fs::path& zone) {
   const std::string folder = zone.filename().string(), name = first_word(zone / "name");
-  if (!folder.starts_with("intel-rapl:")) return false;  // the same counters by another way: intel-rapl-mmio
+  if (!folder.starts_with("intel-rapl:")) return false;  // intel-rapl-mmio has the same counters again
   const auto depth = std::count(folder.begin(), folder.end(), ':');
   return (depth == 1 && name.starts_with("package")) || (depth == 2 && name == "dram");
 }

@@ -1,4 +1,4 @@
-// Energy that the processors and the devices of this node have taken. No Kokkos.
+// The energy that the processors and the devices of this node have taken. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Energy that devices have taken, as NVIDIA's management library counts it (nvmlDeviceGetTotalEnergyConsumption,
+// The energy that devices have taken, as NVIDIA's management library counts it (nvmlDeviceGetTotalEnergyConsumption,
 // millijoules since its driver was loaded). The library is loaded when the program runs, where there is one: no build
 // needs it. A reading allocates nothing.
 class DeviceEnergy {
@@ -23,7 +23,8 @@ class DeviceEnergy {
 
   bool used() const { return used_; }               // there are devices to ask
   bool known() const { return !devices_.empty(); }  // and all of them answer
-  // Of all devices since the last call; at the first one, and where one of two readings failed, not known.
+  // Returns the joules of all devices since the last call; empty at the first call, and where one of two readings
+  // failed.
   std::optional<double> take_joules();
 
  private:
@@ -42,27 +43,26 @@ class DeviceEnergy {
   std::vector<Device> devices_;
 };
 
-// Energy that the processors of this node have taken, from the counters of the system's powercap tree (RAPL; its form:
-// Documentation/power/powercap/powercap.rst of Linux), and its devices. A reading allocates
-// nothing.
+// The energy that the processors of this node have taken, from the counters of the system's powercap tree (RAPL; its
+// form: Documentation/power/powercap/powercap.rst of Linux), and its devices. A reading allocates nothing.
 class EnergyCounters {
  public:
   struct Options {
     std::string root = "/sys/class/powercap";  // "": none
     DeviceEnergy::Options devices = {};
   };
-  // Zones that count on their own: packages, and their memory ("dram"), which no package's count holds. Those below a
-  // package (core, uncore) are in its count, and a whole platform's (psys) holds the packages. Where one of them is not
-  // readable (mostly for root alone) nothing is known of processors; where devices are used and one of them does not
-  // tell its energy, nothing at all: processors are the smaller part then.
+  // Takes the zones that count by themselves: packages, and their memory ("dram"), which no package's count holds.
+  // Zones below a package (core, uncore) are in its count, and that of a whole platform (psys) holds the packages.
+  // Where one of them is not readable (mostly for root alone) nothing is known of processors; where devices are used
+  // and one of them does not tell its energy, nothing at all: processors are the smaller part then.
   explicit EnergyCounters(const Options&);
   ~EnergyCounters();
   EnergyCounters(const EnergyCounters&) = delete;
   EnergyCounters& operator=(const EnergyCounters&) = delete;
 
   bool known() const { return devices_.used() ? devices_.known() : !zones_.empty(); }
-  // Joules of all that is known since the last call; at the first one, and where one of two readings failed, not known.
-  // A counter may have started again from 0 once meanwhile (a package at 300 W: every 15 minutes).
+  // Returns the joules of all that is known since the last call; empty at the first call, and where one of two readings
+  // failed. A counter may have started again from 0 once meanwhile (a package at 300 W: every 15 minutes).
   std::optional<double> take_joules();
 
  private:

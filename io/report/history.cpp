@@ -92,7 +92,7 @@ const std::set<std::string, std::less<>> train_keys = {"step",
                                                        "cosine",
                                                        "memory_peak_bytes"};
 
-// A number, or the largest of an array's.
+// Returns a number, or the largest of an array.
 double largest(const Json& value) {
   if (value.is_number()) return value.get<double>();
   double most = std::nan("");
@@ -155,7 +155,7 @@ void drop_after(Lines& lines, std::int64_t step) {
 }
 
 void rewind(RunHistory& history, std::int64_t step) {
-  auto& train = history.train;  // in ascending order, as every rewind ends with this
+  auto& train = history.train;  // in ascending order, since each rewind ends with this
   train.erase(std::find_if(train.begin(), train.end(), [&](const TrainLine& line) { return line.step > step; }),
               train.end());
   for (auto& [name, values] : history.more) values.resize(std::min(values.size(), train.size()));
@@ -175,7 +175,7 @@ std::string shown_value(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string list, last;
-  for (const Json& entry : value) {  // hosts by rank: neighbours are mostly the same
+  for (const Json& entry : value) {  // hosts by rank; neighbours are mostly equal
     const std::string text = shown_value(entry);
     if (!list.empty() && text == last) continue;
     list += (list.empty() ? "" : ", ") + text;

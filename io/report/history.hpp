@@ -1,4 +1,4 @@
-// metrics.jsonl of a run read back, with rewinds applied: after a resume, later lines take the place of earlier ones.
+// Reads back metrics.jsonl of a run, with rewinds applied: after a resume, later lines take the place of earlier ones.
 // Lines and keys that this version does not know are no errors, nor are those that are missing. No Kokkos.
 #pragma once
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace sestina {
 
-// Values of each tensor at some steps; a NaN where a line does not name the tensor.
+// The values of each tensor at some steps; NaN where a line does not name the tensor.
 struct TensorHistory {
   static constexpr std::array<const char*, 3> quantities = {"weight_rms", "update_rms", "spectral_norm"};
   std::vector<std::string> names;  // in the model's order
@@ -29,7 +29,7 @@ struct RunHistory {
   };
   struct Checkpoint {
     std::int64_t step;
-    std::string path, error;  // error: empty where it was written
+    std::string path, error;  // error: "" where it was written
     double seconds, bytes;
     bool there;  // still in the run directory
   };
@@ -46,9 +46,9 @@ struct RunHistory {
     std::vector<double> staleness, drift, cosine;  // by stage of an asynchronous pipeline; what a line lacks is empty
   };
   std::string name;                                        // folder name
-  std::vector<std::pair<std::string, std::string>> start;  // of the newest `run` line: key and value as text
+  std::vector<std::pair<std::string, std::string>> start;  // the newest `run` line: key and value as text
   std::vector<TrainLine> train;
-  // Other numbers of the train lines, one for each (NaN: not in that line); "x_by_stage" as x_stage_0, x_stage_1, ...
+  // The other numbers of the train lines, one for each line (NaN: not in it); "x_by_stage" as x_stage_0, x_stage_1, ...
   std::map<std::string, std::vector<double>> more;
   std::vector<Validation> validation;
   std::vector<Checkpoint> checkpoints;
@@ -56,22 +56,23 @@ struct RunHistory {
   std::vector<Loads> loads;
   std::vector<Stages> stages;
   TensorHistory tensors;
-  std::size_t bad_lines = 0;  // could not be parsed: a cut last line
-  bool diverged = false;      // ended so, and was not resumed since
+  std::size_t bad_lines = 0;  // lines that could not be parsed, as a cut last line
+  bool diverged = false;      // the run diverged, and was not resumed since
 };
 
-// Error(input_missing) when the folder has no metrics.jsonl.
+// Reads a run; Error(input_missing) when the folder has no metrics.jsonl.
 RunHistory read_history(const std::string& run_dir);
 
-// What the report shows of a run: its series against step, tokens and time, thinned curves, a line of the summary.
+// The report shows of a run its series against step, tokens and time, thinned curves, and a line of the summary.
 enum class Abscissa { step, tokens, time };  // time: the sum of step_s
 
-// For every train line its abscissa; the validation lines take theirs from the train line of the same step or before.
+// Return the abscissa of every train line, and of every validation line, which has that of the train line of the same
+// step or before.
 std::vector<double> abscissa(const RunHistory& run, Abscissa kind);
 std::vector<double> validation_abscissa(const RunHistory& run, Abscissa kind);
 
-// Every series of the train lines by its key, one value per line (NaN: not known); without those that are never
-// anything but 0 or unknown.
+// A series of the train lines by its key, one value per line (NaN: not known). Series that are always 0 or unknown are
+// left out.
 struct NamedSeries {
   std::string name;
   std::vector<double> values;
@@ -92,8 +93,8 @@ struct Summary {
   std::optional<double> loss, validation_loss, best_validation_loss, bits_per_byte, step_s, tokens_per_s, tflops, mfu,
       energy_j, energy_efficiency;
 };
-// loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians; energy_j: the sum, where every line knows it.
-// energy_efficiency needs other runs (page.hpp).
+// Summarizes a run. loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians; energy_j: the sum, where
+// every line knows it. energy_efficiency needs other runs (page.hpp).
 Summary summarize(const RunHistory& run);
 
 }  // namespace sestina

@@ -29,7 +29,7 @@ class JsonLine {
     key(name);
     bare(value);
   }
-  void bare(double value) {  // shortest form that reads back equal
+  void bare(double value) {  // in the shortest form that reads back equal
     if (std::isfinite(value)) {
       fmt::format_to(std::back_inserter(text_), "{}", value);
     } else {
@@ -94,7 +94,7 @@ struct Metrics::State {
     if (tensorboard) events = std::make_unique<TensorBoardFile>(run_dir);
   }
 
-  // Metrics are no reason to stop a run: what the disk refuses is lost, and said once.
+  // Metrics are no reason to stop a run: a line that the disk refuses is lost, which is said once.
   void write(std::string_view text) {
     if (!file.write(text)) warn(file.path());
   }

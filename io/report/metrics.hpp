@@ -1,6 +1,6 @@
 // metrics.jsonl (one flushed object per line, each with its wall-clock time in seconds since 1970; numbers round-trip),
-// TensorBoard events. Buffers are reused: a train line allocates nothing after the first. What reads them back:
-// io/report/history.hpp. No Kokkos.
+// TensorBoard events. Buffers are reused: a train line allocates nothing after the first. io/report/history.hpp reads
+// them back. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,15 +12,16 @@
 
 namespace sestina {
 
-// Of replicas that drift (parallel/plan/coherence.hpp), since the line before: what all ranks sent to make them equal,
-// and the largest relative distance of a rank's weights of a matrix from those then; 0 bytes: they were left alone.
+// Replicas that drift (parallel/plan/coherence.hpp) since the line before: the bytes that all ranks sent to make them
+// equal, and the largest relative distance of a rank's weights of a matrix from the result; 0 bytes: none were made
+// equal.
 struct ReplicaNumbers {
   std::uint64_t bytes = 0;
   double drift = 0;
 };
 
-// Of asynchronous refreshes: seconds of the update in copies for workers and of results that were put in place, and
-// what the workers of all ranks spent on the results that it took.
+// Asynchronous refreshes: the seconds of the update in copies for workers and of results, and the seconds that the
+// workers of all ranks spent on the results that the update took.
 struct WorkerNumbers {
   double copy_s = 0, worker_s = 0;
 };
@@ -35,23 +36,23 @@ struct TrainLine {
   std::uint64_t memory_peak_bytes = 0;
   double tflops = 0;
   std::optional<double> mfu, energy_j;
-  // Of an asynchronous pipeline, by stage: updates between the weights that the gradient is of and those that it
-  // updates, and how far the weights moved meanwhile, relative to them (NaN: not known). Empty: no such key.
-  // cosine: of the gradient with that of the same samples at the newest weights (NaN: not computed).
+  // By stage of an asynchronous pipeline, empty: no such key. staleness: updates between the weights that the gradient
+  // is of and those that it updates. drift: how far the weights moved meanwhile, relative to them (NaN: not known).
+  // cosine: that of the gradient with the one of the same samples at the newest weights (NaN: not computed).
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::optional<ReplicaNumbers> replicas = {};
   std::optional<WorkerNumbers> workers = {};
 };
 
-// Of the preconditioners of one pipeline stage, in updates.
+// The ages of the preconditioners of one pipeline stage, in updates.
 struct StageAge {
   std::int64_t max = 0;
   double mean = 0;
 };
 
-// What a start of a run was made of: the first line of each start.
+// The facts of a start of a run, which are the first line of each start.
 struct RunLine {
-  std::int64_t step = 0;                                                           // it goes on from
+  std::int64_t step = 0;                                                           // the step that the run goes on from
   std::string version, commit, build, device, command_line, deck_digest, started;  // started: UTC, ISO 8601
   std::vector<std::string> hosts;                                                  // by rank
   int ranks = 1, threads = 1;                                                      // threads of each rank
@@ -59,12 +60,11 @@ struct RunLine {
 
 class Metrics {
  public:
-  // Appends; Error(cannot_create) when the file cannot be opened. tensorboard: also events.out.tfevents.* next to it.
+  // Appends to the file; Error(cannot_create) when it cannot be opened. tensorboard: also writes events.out.tfevents.*.
   Metrics(const std::string& run_dir, bool tensorboard);
-  Metrics();  // writes nothing: all ranks but the first
+  Metrics();  // writes nothing, for all ranks but the first
   ~Metrics();
-  std::string problem()
-      const;  // what has become of metrics.jsonl where it was removed, renamed or replaced; "" if nothing
+  std::string problem() const;  // says where metrics.jsonl was removed, renamed or replaced; "" if it was not
   void run(const RunLine&);
   void train(const TrainLine&, const std::vector<StageAge>& stages = {});  // stages: none without a pipeline
   void validation(std::int64_t step, std::uint64_t tokens, double loss, std::optional<double> bits_per_byte,
@@ -73,14 +73,14 @@ class Metrics {
                   const std::string& error);
   void event(std::int64_t step, const std::string& what, const std::string& detail);
   void rewind(std::int64_t step, std::int64_t to_step);
-  // Per-tensor diagnostics: update and weight RMS, spectral norm.
+  // The diagnostics of a tensor: update and weight RMS, spectral norm.
   struct TensorLine {
     std::string name;
     double weight_rms, update_rms, spectral_norm;
   };
   void tensors(std::int64_t step, const std::vector<TensorLine>&);
-  // What each rank spent in its own updates, mean seconds of one update since the last such line, compared with the
-  // cost that the plan gave it (in the units of parallel.cost); by rank.
+  // Writes, by rank, the mean seconds of a rank's own updates since the last such line, and the cost that the plan gave
+  // it (in the units of parallel.cost).
   void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);
 
  private:
@@ -90,12 +90,13 @@ class Metrics {
 
 // TensorBoard event files: framed protobuf records, written without TensorFlow.
 
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), as RFC 3720, appendix B.4.
+// Returns the CRC-32C (Castagnoli, reflected polynomial 0x82F63B78), as in RFC 3720, appendix B.4.
 std::uint32_t crc32c(std::string_view bytes);
 
-// Record: u64 length, u32 masked CRC of it, data, u32 masked CRC of the data, little-endian; mask = rotate right by 15,
-// plus 0xA282EAD8. Data: Event {1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary {1: Value {1:
-// string tag, 2: float simple_value}}}. Buffers are reused: after the first event of a kind none is allocated.
+// A file of records. Record: u64 length, u32 masked CRC of it, data, u32 masked CRC of the data, little-endian; mask =
+// rotate right by 15, plus 0xA282EAD8. Data: Event {1: double wall_time, 2: int64 step, 3: string file_version, 5:
+// Summary {1: Value {1: string tag, 2: float simple_value}}}. Buffers are reused: after the first event of a kind none
+// is allocated.
 class TensorBoardFile {
  public:
   // Creates <folder>/events.out.tfevents.<unix time>.<host>.<pid>.<n>; Error(cannot_create).

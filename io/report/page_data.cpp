@@ -11,8 +11,8 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t most_points = 2000;  // of a series: more than a screen has columns, to leave room for zooming
-constexpr std::size_t most_tensor_values = 60000;  // of a run: all quantities, tensors and steps
+constexpr std::size_t most_points = 2000;          // points of a series: more than a screen has columns, for zooming
+constexpr std::size_t most_tensor_values = 60000;  // values of a run: all quantities, tensors and steps
 
 // Writes JSON; commas come by themselves.
 class PageJson {
@@ -94,7 +94,7 @@ void resumes(PageJson& json, const RunHistory& run) {
   json.close(']');
 }
 
-// Mean over all lines of the measured seconds: the newest plan's ranks count.
+// Writes the measured seconds and planned costs of the newest line.
 void loads(PageJson& json, const RunHistory& run) {
   if (run.loads.empty()) return;
   const auto& newest = run.loads.back();
@@ -105,7 +105,7 @@ void loads(PageJson& json, const RunHistory& run) {
   json.close('}');
 }
 
-// The newest line with drifts, and the newest with cosines, which may be another one.
+// Writes the newest line with drifts, and the newest with cosines, which may be another one.
 void stages(PageJson& json, const RunHistory& run) {
   const auto newest = [&](std::vector<double> RunHistory::Stages::*numbers) {
     return std::find_if(run.stages.rbegin(), run.stages.rend(),

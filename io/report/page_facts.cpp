@@ -63,7 +63,7 @@ std::string ranks(const ReportRun& run, const FlatDeck& deck) {
   return text;
 }
 
-// 2026-01-01T03:00:00Z as 2026-01-01 03:00:00 UTC: a narrow column breaks it between the words.
+// Writes 2026-01-01T03:00:00Z as 2026-01-01 03:00:00 UTC: a narrow column breaks it between the words.
 std::string plain_time(std::string iso) {
   if (iso.size() != 20 || iso[10] != 'T' || iso.back() != 'Z') return iso;
   iso[10] = ' ';

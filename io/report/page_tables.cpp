@@ -33,7 +33,7 @@ namespace {
 
 using Runs = std::vector<ReportRun>;
 
-// The line that stands for a run wherever it appears: colour and dashes by its number (report.css).
+// Draws the line that stands for a run wherever it appears: its number gives colour and dashes (report.css).
 std::string swatch(std::size_t run) {
   return fmt::format(
       "<svg class=\"swatch c{} d{}\" viewBox=\"0 0 28 8\" aria-hidden=\"true\"><line x1=\"1\" y1=\"4\" x2=\"27\" "
@@ -123,7 +123,7 @@ void event_table(std::string& out, const ReportRun& run) {
   out += "</tbody></table></div></details>\n";
 }
 
-// Keys, names of files and commands may break after what joins their parts.
+// Lets keys, names of files and commands break after the characters that join their parts.
 std::string breakable(const std::string& key) {
   std::string out;
   for (const char c : key) {

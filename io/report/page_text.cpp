@@ -7,7 +7,7 @@
 namespace sestina {
 namespace {
 
-// Three digits, without trailing zeros after the point.
+// Writes three digits, without trailing zeros after the point.
 std::string digits(double value) {
   const double size = std::abs(value);
   std::string text = fmt::format("{:.{}f}", value, size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);

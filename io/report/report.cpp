@@ -17,7 +17,7 @@ namespace sestina {
 
 namespace {
 
-// Puts parts in for the marks "@{name}" of the template; what stands inside a part is left alone.
+// Replaces the marks "@{name}" of the template by parts; marks inside a part are left as they are.
 std::string filled(std::string_view page, const std::map<std::string_view, std::string_view>& parts) {
   std::string out;
   for (std::size_t at = 0;;) {
@@ -76,7 +76,8 @@ void number(std::string& out, double value) {
   if (std::isfinite(value)) fmt::format_to(std::back_inserter(out), "{}", value);
 }
 
-// The rows of one run: a validation stands in the row of its step, or in one of its own (before the first update).
+// Writes the rows of one run: a validation stands in the row of its step, or in a row of its own (before the first
+// update).
 void add_rows(std::string& out, const ReportRun& run, const std::vector<std::string>& columns) {
   const RunHistory& history = run.history;
   const auto all = all_series(history);

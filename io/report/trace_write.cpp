@@ -22,7 +22,7 @@ const char* category_of(Trace::Kind kind) {
   return kind == Trace::Kind::work ? "work" : kind == Trace::Kind::wait ? "wait" : "exchange";
 }
 
-// How a viewer labels a rank or one of its rows, and where it puts them.
+// Writes the label of a rank or one of its rows in a viewer, and their order.
 void add_label(std::string& text, int pid, int tid, const char* of, const std::string& label, int place) {
   const std::string scope = of;
   text += json{{"ph", "M"}, {"name", scope + "_name"}, {"pid", pid}, {"tid", tid}, {"args", {{"name", label}}}}.dump();
@@ -47,7 +47,7 @@ json line_of(const Trace::Event& event, int rank) {
   return line;
 }
 
-// One event per line.
+// Writes one event per line.
 std::string events_of(const Trace& trace, int rank, const std::string& label) {
   std::string text;
   add_label(text, rank, 0, "process", label, rank);

@@ -8,7 +8,8 @@
 
 namespace sestina {
 
-// All ranks together; the first one writes. label: of this rank. Error(cannot_create) or Error(io_error) on the first.
+// Called by all ranks together; the first one writes. label: this rank's name. Error(cannot_create) or Error(io_error)
+// on the first.
 void write_trace(const std::string& path, const Trace&, Communicator& world, const std::string& label);
 
 }  // namespace sestina

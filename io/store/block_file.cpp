@@ -62,7 +62,7 @@ void BlockFile::create() {
   };
   if (::flock(file_, LOCK_EX | LOCK_NB) != 0)
     give_up("another run keeps its state there (optimizer.refresh.path)", false);
-  if (::ftruncate(file_, 0) != 0) give_up(std::strerror(errno), true);  // what a run that was killed has left
+  if (::ftruncate(file_, 0) != 0) give_up(std::strerror(errno), true);  // removes what a killed run has left
   struct statvfs disk {};
   ::fstatvfs(file_, &disk);
   const std::uint64_t free = static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
@@ -78,8 +78,8 @@ void BlockFile::create() {
   if (result != 0) no_room(errno);
 }
 
-// Twice as many slots as may be under way: one half is prepared or looked at while the disk has the other. Their
-// buffers are for memory that is not aligned, and for tails.
+// There are twice as many slots as may be under way: one half is prepared or checked while the disk has the other.
+// Their buffers are for memory that is not aligned, and for tails.
 void BlockFile::choose_engine() {
   const auto depth = static_cast<std::size_t>(options_.queue_depth);
   buffers_ = {nullptr, 2 * depth, chunk_bytes};
@@ -95,7 +95,7 @@ void BlockFile::serve(Queue& queue) {
   run_->serve(queue);
 }
 
-// Reads compare digests: no error matters.
+// Takes a block out of the page cache. Reads compare digests, so no error matters.
 void BlockFile::forget(const Transfer& transfer) const {
   const Block& block = blocks_[transfer.block];
   if (block.bytes > 0) forget_pages(file_, block.offset, padded_to_blocks(block.bytes), transfer.writes);

@@ -14,12 +14,12 @@ namespace sestina {
 class BlockFile final : public BlockStore {
  public:
   struct Options {
-    std::string path;        // of the file; its folder is made
+    std::string path;        // path of the file, whose folder is made
     int queue_depth = 32;    // chunks under way at a time
     std::uint64_t most = 0;  // bytes of the file; 0: any
-    bool direct = true;      // past the page cache, where the file system can
-    bool ring = true;        // io_uring, where the system has it
-    // Tests change what the engine gives.
+    bool direct = true;      // transfers go past the page cache, where the file system can
+    bool ring = true;        // uses io_uring, where the system has it
+    // Tests wrap the engine to change its results.
     std::function<std::unique_ptr<ChunkEngine>(std::unique_ptr<ChunkEngine>)> wrap = {};
   };
   static constexpr std::size_t chunk_bytes = store_chunk_bytes;
@@ -30,30 +30,30 @@ class BlockFile final : public BlockStore {
   BlockFile& operator=(const BlockFile&) = delete;
 
   std::size_t add(const std::string& name, std::size_t bytes) override;
-  // Error(bad_deck): it takes more than `most`. Error(cannot_create): the folder or file cannot be made, another run
-  // has it, or the disk has no room for it all.
+  // Throws Error(bad_deck) when the blocks take more than `most`; Error(cannot_create) when the folder or file cannot
+  // be made, another run has it, or the disk has no room for all blocks.
   void open() override;
   void serve(Queue&) override;
   Traffic traffic() const override { return traffic_; }
   std::string describe() const override;
   void warn(const std::string& message) const override;
 
-  std::uint64_t bytes() const { return size_; }  // of the file
+  std::uint64_t bytes() const { return size_; }  // those of the file
   std::uint64_t offset(std::size_t block) const { return blocks_[block].offset; }
-  std::uint64_t version(std::size_t block) const { return blocks_[block].version; }  // times it was written
+  std::uint64_t version(std::size_t block) const { return blocks_[block].version; }  // how often it was written
 
  private:
   struct Block {
     std::string name;
     std::size_t bytes = 0;
     std::uint64_t offset = 0, version = 0;
-    std::vector<std::uint64_t> digests;  // of its chunks, as last written
+    std::vector<std::uint64_t> digests;  // digests of its chunks, as last written
   };
   class Run;
 
   void create();
   void choose_engine();
-  void forget(const Transfer&) const;  // in the page cache, where transfers go through it
+  void forget(const Transfer&) const;  // takes it out of the page cache, where transfers go through it
 
   Options options_;
   std::vector<Block> blocks_;
@@ -71,33 +71,33 @@ class BlockFile final : public BlockStore {
 class BlockFile::Run {
  public:
   Run(BlockFile&, std::size_t slots);
-  void serve(Queue&);  // until all have ended and there are no more; allocates nothing
+  void serve(Queue&);  // until all transfers have ended and none is left; allocates nothing
 
  private:
   // A block on its way, from its first chunk to its last.
   struct Moving {
     Transfer* transfer = nullptr;        // null: free
-    std::size_t prepared = 0, left = 0;  // chunks: taken in hand so far; of those, not ended
+    std::size_t prepared = 0, left = 0;  // chunks: prepared so far; of those, not ended
   };
   // A buffer and the chunk in it.
   struct Slot {
     std::size_t moving = 0, chunk = 0;
-    std::size_t bytes = 0;          // of the block; the file's place has them padded
-    std::byte* in_place = nullptr;  // where memory itself is moved, because it is aligned; else the slot's buffer
+    std::size_t bytes = 0;          // bytes of the block; their place in the file is padded
+    std::byte* in_place = nullptr;  // aligned memory that is moved itself; null: the slot's buffer
     ChunkProgress progress;
   };
 
   void work(Queue&);
   void submit_ready();
-  bool take_ended();                  // some have
-  bool prepare(Queue&);               // the next chunk into a free buffer; false: there is none, or no buffer
-  bool advance(Queue&, bool writes);  // current_ of this direction has a chunk to prepare
+  bool take_ended();                  // true when some have ended
+  bool prepare(Queue&);               // puts the next chunk into a free buffer; false: no chunk, or no buffer
+  bool advance(Queue&, bool writes);  // true when current_ of this direction has a chunk to prepare
   void prepare_chunk(std::size_t moving);
-  void make_ready(std::size_t slot);  // reads before writes
-  void submit(std::size_t slot);      // what is left of its chunk
+  void make_ready(std::size_t slot);  // puts it in line, reads before writes
+  void submit(std::size_t slot);      // submits what is left of its chunk
   void ended(const ChunkEngine::Done&);
   void read_done(std::size_t slot);
-  bool skips(std::size_t slot);  // a chunk that the file has already
+  bool skips(std::size_t slot);  // true for a chunk that the file has already
   void release(std::size_t slot);
   void give_up(std::size_t slot, ExitCode, const std::string& why);
   void finish(Queue&, std::size_t moving);
@@ -111,12 +111,12 @@ class BlockFile::Run {
   BlockFile& file_;
   std::vector<Slot> slots_;
   std::vector<Moving> moving_;
-  std::vector<std::size_t> over_;                 // of moving_: all chunks have ended
+  std::vector<std::size_t> over_;                 // numbers in moving_ of blocks whose chunks have all ended
   std::vector<std::size_t> free_, ready_, come_;  // slots: empty; to be submitted; read, to be emptied
   static constexpr std::size_t none = ~std::size_t{0};
-  std::size_t current_[2] = {none, none};  // of moving_, that chunks are taken from: read, written
+  std::size_t current_[2] = {none, none};  // numbers in moving_ of the blocks being read and written
   int under_way_ = 0;
-  std::string broken_;  // why the engine can no longer be used
+  std::string broken_;  // the reason why the engine can no longer be used
 };
 
 }  // namespace sestina

@@ -8,8 +8,8 @@
 
 namespace sestina {
 
-// A block whose last chunk has been prepared and the next one of its direction may both be on their way: at most as
-// many blocks as chunks, and one of each direction that has none.
+// A block whose last chunk has been prepared and the next block of its direction may both be on their way: so there are
+// at most as many blocks as chunks, and in addition one of each direction that has no chunk.
 BlockFile::Run::Run(BlockFile& file, std::size_t slots) : file_(file), slots_(slots), moving_(slots + 2) {
   for (std::size_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
   ready_.reserve(slots);
@@ -17,7 +17,7 @@ BlockFile::Run::Run(BlockFile& file, std::size_t slots) : file_(file), slots_(sl
   over_.reserve(moving_.size());
 }
 
-// An engine that failed may still move what was given to it: nothing is given to it again.
+// An engine that failed may still move what was given to it, so it is given nothing more.
 void BlockFile::Run::serve(Queue& queue) {
   if (!broken_.empty()) throw Error(ExitCode::io_error, broken_);
   try {
@@ -56,7 +56,7 @@ void BlockFile::Run::submit_ready() {
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// All that have ended, so that the next ones are sent together.
+// Takes all that have ended, so that the next ones are sent together.
 bool BlockFile::Run::take_ended() {
   ChunkEngine::Done done;
   bool any = false;
@@ -122,7 +122,7 @@ void BlockFile::Run::make_ready(std::size_t at) {
   ready_.insert(place, at);
 }
 
-// Looks whether what is to be written is what the file has: a preconditioner that was only read needs no writing.
+// Returns whether the file already has what is to be written: a preconditioner that was only read needs no writing.
 // Copies what cannot be moved from where it lies.
 bool BlockFile::Run::skips(std::size_t at) {
   const Slot& slot = slots_[at];
@@ -192,7 +192,7 @@ void BlockFile::Run::finish(Queue& queue, std::size_t number) {
   queue.ended(transfer);
 }
 
-// What the file holds of a block that could not be written is unknown, so that its next write skips nothing.
+// The file's contents are unknown for a block that could not be written, so its next write skips nothing.
 void BlockFile::Run::give_up(std::size_t at, ExitCode code, const std::string& why) {
   const Slot& slot = slots_[at];
   Transfer& failed = transfer(slot);

@@ -14,7 +14,7 @@
 namespace sestina {
 
 constexpr int most_again = 20;  // transfers of a chunk in a row that move nothing
-constexpr int most_failed = 3;  // with EIO
+constexpr int most_failed = 3;  // attempts in a row that end with EIO
 
 ChunkProgress::Next ChunkProgress::take(std::int64_t result, std::size_t needed, std::string& why, Retry* patience) {
   if (result < 0) {

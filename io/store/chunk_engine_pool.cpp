@@ -14,7 +14,7 @@ namespace sestina {
 
 namespace {
 
-// First come, first served, in a ring of as many places as there are slots.
+// A queue, first come, first served, in a ring of as many places as there are slots.
 template <class T>
 class Queue {
  public:

@@ -76,12 +76,12 @@ class ChunkRing final : public ChunkEngine {
   ChunkBuffers buffers_;
   io_uring ring_;
   bool registered_ = false;
-  int under_way_ = 0, prepared_ = 0;  // prepared: of those under way, not sent yet
+  int under_way_ = 0, prepared_ = 0;  // prepared: those under way that are not sent yet
 };
 
 }  // namespace
 
-// EPERM: a seccomp profile or kernel.io_uring_disabled; ENOSYS: no such system call.
+// The system refuses a ring with EPERM (a seccomp profile or kernel.io_uring_disabled) or ENOSYS (no such system call).
 std::unique_ptr<ChunkEngine> make_chunk_ring(int file, const ChunkBuffers& buffers, int depth, std::string& why,
                                              std::string& notice) {
   io_uring ring;

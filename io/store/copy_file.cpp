@@ -17,9 +17,9 @@
 namespace sestina {
 namespace {
 
-constexpr std::uint64_t most_cached = std::uint64_t{64} << 20;  // bytes, where transfers go through the page cache
+constexpr std::uint64_t most_cached = std::uint64_t{64} << 20;  // bytes left in the page cache
 
-// One of the two files.
+// One of the two files of a copy.
 class CopyEnd {
  public:
   CopyEnd(const std::string& path, int flags, const char* doing, const CopyOptions& options)
@@ -40,7 +40,7 @@ class CopyEnd {
     if (std::exchange(direct_, false)) leave_direct(path_, file_, notice_);
   }
   std::string problem(const std::string& why) const { return fmt::format("{}: {}: {}", path_, doing_, why); }
-  [[noreturn]] void give_up(const char* what) const {  // with errno
+  [[noreturn]] void give_up(const char* what) const {  // the reason is errno
     const int error = errno;
     fail(ExitCode::io_error, "{}: {}: {}", path_, what, std::strerror(error));
   }
@@ -77,7 +77,7 @@ class FileCopy {
     }
     if (problem_.empty()) end();
     if (!problem_.empty()) {
-      // A part of a file is no use, and its room is needed; should that fail too, its digest tells.
+      // A part of a file is of no use, and its room is needed. If emptying it fails too, its digest tells.
       if (::ftruncate(to_.get(), 0) != 0) errno = 0;
       fail(ExitCode::io_error, "{}", problem_);
     }
@@ -90,7 +90,7 @@ class FileCopy {
   struct Slot {
     Stage stage = Stage::empty;
     std::uint64_t chunk = 0;
-    bool direct = false;  // as it was submitted
+    bool direct = false;  // whether it was submitted past the page cache
     ChunkProgress progress;
   };
 
@@ -148,7 +148,7 @@ class FileCopy {
     }
   }
 
-  // The next chunk of the file, if it has been read, on to its writing.
+  // Moves the next chunk of the file, if it has been read, on to its writing.
   bool pass_on() {
     if (!problem_.empty() || digested_ == chunks_ || slot_of(digested_).stage != Stage::read) return false;
     Slot& slot = slot_of(digested_);
@@ -165,7 +165,7 @@ class FileCopy {
   std::size_t number_of(const Slot& slot) const { return static_cast<std::size_t>(&slot - slots_.data()); }
   CopyEnd& end_of(const Slot& slot) { return slot.stage == Stage::writes ? to_ : from_; }
 
-  // What is left of its chunk, in whole blocks: a read then ends short at the end of the file.
+  // Submits what is left of a slot's chunk, in whole blocks: a read then ends short at the end of the file.
   void submit(Slot& slot) {
     const CopyEnd& end = end_of(slot);
     slot.direct = end.direct();
@@ -205,7 +205,7 @@ class FileCopy {
     if (writes && (cached_ += bytes) >= most_cached) forget();
   }
 
-  // What lies in the page cache of files that go through it.
+  // Takes files that go through the page cache out of it.
   void forget() {
     cached_ = 0;
     if (!from_.direct()) forget_pages(from_.get(), 0, 0, false);
@@ -213,7 +213,7 @@ class FileCopy {
     if (error != 0 && problem_.empty()) problem_ = fmt::format("{}: fsync: {}", to_.path(), std::strerror(error));
   }
 
-  // Without what the last block was padded with.
+  // Cuts off the padding of the last block.
   void end() {
     const auto size = static_cast<off_t>(size_);
     if (size_ % block_alignment != 0 && retried(to_.path(), [&] { return ::ftruncate(to_.get(), size); }) != 0)
@@ -226,7 +226,7 @@ class FileCopy {
   CopyEnd from_;
   std::uint64_t size_;
   CopyEnd to_;
-  Retry patience_;  // with errors of writes that may pass
+  Retry patience_;  // bounds errors of writes that may pass
   ChunkBuffers buffers_;
   ChunkMemory memory_;
   std::unique_ptr<ChunkEngine> engine_;
@@ -234,7 +234,7 @@ class FileCopy {
   std::uint64_t chunks_ = 0, asked_ = 0, digested_ = 0, cached_ = 0;  // cached: bytes written since forget()
   int under_way_ = 0;
   Digest128 digest_;
-  std::string problem_;  // the first one
+  std::string problem_;  // the first problem
 };
 
 }  // namespace

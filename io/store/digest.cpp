@@ -16,7 +16,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{1} << 20;  // stays in the second-level cache between read and hash
+constexpr std::size_t kChunk = std::size_t{1} << 20;  // a chunk stays in the second-level cache between read and hash
 
 std::string hex128(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;

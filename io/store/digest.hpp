@@ -40,7 +40,8 @@ class Digest64 {
   std::unique_ptr<State> state_;
 };
 
-// Called again and again by what reads much; throws to end it. Not an Error: that would be taken for the file's defect.
+// Functions that read much call it again and again; it throws to end them, but not an Error, which would be taken for a
+// defect of the file.
 using Poll = std::function<void()>;
 
 struct FileDigest {
@@ -49,15 +50,15 @@ struct FileDigest {
 };
 // Reads the whole file. Error(input_missing) if it cannot be opened, Error(io_error) if it cannot be read.
 FileDigest digest_file(const std::string& path, const Poll& poll = {});
-// Of several files, by their sizes, order and bytes, whatever their names; size: of all. Of a file above 16 MiB only 64
-// evenly spaced stretches of 64 KiB count, unless `whole`. Errors as digest_file.
+// Digests several files by their sizes, order and bytes, whatever their names; size is that of all. In a file above 16
+// MiB only 64 evenly spaced stretches of 64 KiB count, unless `whole`. Errors as digest_file.
 FileDigest digest_files(const std::vector<std::string>& paths, const Poll& poll = {}, bool whole = false);
-// hex64 of the digest64 of bytes [begin, begin + size) of a file; ends early at the end of the file. Errors as
-// digest_file.
 // Calls use(data, bytes) for the bytes of [begin, begin + size) that the file has, in order; all but the last 1 MiB
 // long. Error(input_missing, io_error).
 void read_chunks(const std::string& path, std::uint64_t begin, std::uint64_t size,
                  const std::function<void(const std::byte*, std::size_t)>& use);
+// Returns hex64 of the digest64 of bytes [begin, begin + size) of a file; ends early at the end of the file. Errors as
+// digest_file.
 std::string digest_range(const std::string& path, std::uint64_t begin, std::uint64_t size);
 
 }  // namespace sestina

@@ -1,4 +1,4 @@
-// Values that are not finite among those of a tensor in host memory. No Kokkos.
+// Finds values that are not finite among those of a tensor in host memory. No Kokkos.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,14 +8,15 @@
 
 namespace sestina {
 
-// The first of so many bytes of values that is infinite or no number: its index; empty when there is none, as always
-// among integers.
+// Returns the index of the first of so many bytes of values that is infinite or no number; empty when there is none, as
+// always among integers.
 std::optional<std::size_t> first_nonfinite(DType, const void*, std::size_t bytes);
 
-// "/model/x.weight holds a value that is not finite (nan at row 3, column 0)" for *value, number `index` of the slab.
+// Returns "/model/x.weight holds a value that is not finite (nan at row 3, column 0)" for *value, number `index` of the
+// slab.
 std::string nonfinite_text(const StateField&, const void* value, std::size_t index);
 
-// Error(code) with that text, after `where`, if there is one among the values of the field.
+// Throws Error(code) with that text, after `where`, if there is such a value in the field.
 void require_finite(const StateField&, const void* data, ExitCode code, const std::string& where);
 
 }  // namespace sestina

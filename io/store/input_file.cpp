@@ -19,7 +19,7 @@
 namespace sestina {
 
 InputFile::InputFile(const std::string& path) {
-  // Without O_NONBLOCK to open a pipe would wait for its writer; regular files do not know it.
+  // Without O_NONBLOCK opening a pipe would wait for its writer; for regular files the flag has no effect.
   file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0) fail(ExitCode::input_missing, "{}: cannot be opened: {}", path, std::strerror(errno));
   struct stat status {};
@@ -61,7 +61,8 @@ void copy_part(std::string_view bytes, std::uint64_t begin, std::size_t count, v
   if (count > 0) std::memcpy(out, bytes.data() + begin, count);
 }
 
-// A share of what a process may have open, because a run reads several sources and needs files for other things too.
+// Returns a share of the files that a process may have open, because a run reads several sources and needs other files
+// too.
 std::size_t files_at_once() {
   constexpr std::size_t most = 128;
   rlimit limit{};
@@ -138,7 +139,7 @@ class FolderWalk {
  public:
   FolderWalk(Depth depth, const std::function<bool(const std::string&)>& wanted) : depth_(depth), wanted_(wanted) {}
 
-  // All that lies below without a link, then what the links lead to, which may be folders with links again.
+  // Lists all that lies below without a link, then what the links lead to, which may be folders with links again.
   std::vector<std::string> list(const std::string& folder) {
     enter(folder);
     while (!links_.empty()) {

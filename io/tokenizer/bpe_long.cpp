@@ -20,7 +20,7 @@ struct Symbol {
 
 struct Candidate {
   std::uint32_t rank, at;
-  std::int32_t id;                                // of the merged token: a stale candidate shows by it
+  std::int32_t id;                                // id of the merged token, by which a stale candidate is known
   bool operator<(const Candidate& other) const {  // std::priority_queue has the largest on top
     return rank != other.rank ? rank > other.rank : at > other.at;
   }
@@ -42,7 +42,7 @@ void append(std::vector<Run>& runs, std::int32_t id, std::size_t count) {
 
 }  // namespace
 
-// O(n log n) time, 24 bytes per byte of the piece.
+// Takes O(n log n) time, and 24 bytes of memory per byte of the piece.
 void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t first) const {
   const std::size_t n = ids.size() - first;
   if (n >= kEnd)
@@ -82,8 +82,9 @@ void BpeModel::merge_long(std::vector<std::int32_t>& ids, std::size_t first) con
   ids.resize(kept);
 }
 
-// A piece of one repeated byte (white space, rules) as runs of equal tokens: time and memory do not grow with its
-// length, except for the result. False when the piece is another one or its merges are not ordered (mark_uniform).
+// Encodes a piece of one repeated byte (white space, rules) as runs of equal tokens: time and memory do not grow with
+// its length, except for the result. Returns false when the piece is another one or its merges are not ordered
+// (mark_uniform).
 bool BpeModel::merge_uniform(std::string_view piece, std::vector<std::int32_t>& ids) const {
   const auto byte = static_cast<unsigned char>(piece[0]);
   if (byte_id_[byte] < 0 || !uniform_ordered_[byte] || piece.find_first_not_of(piece[0]) != std::string_view::npos)

@@ -184,7 +184,7 @@ void BpeModel::initial(std::string_view piece, std::vector<std::int32_t>& ids) c
 void BpeModel::merge_short(std::vector<std::int32_t>& ids, std::size_t first) const {
   std::int32_t* id = ids.data() + first;
   std::size_t n = ids.size() - first;
-  MergeTable::Merge merge[kShort];  // of id[i] and id[i + 1]
+  MergeTable::Merge merge[kShort];  // the merge of id[i] and id[i + 1]
   for (std::size_t i = 0; i + 1 < n; ++i) merge[i] = merges_.find(id[i], id[i + 1]);
   while (n > 1) {
     std::size_t best = 0;

@@ -14,9 +14,9 @@ namespace sestina {
 
 // The byte alphabet of byte-level BPE: every byte has a printable character, so that tokens are text in tokenizer.json.
 // 0x21-7E, A1-AC and AE-FF stand for themselves, the other 68 bytes for U+0100 upward (GPT-2's table).
-char32_t byte_symbol(unsigned char byte);                             // its character
-std::vector<unsigned char> bytes_by_symbol();                         // all 256 in ascending order of their characters
-std::string bytes_to_symbols(std::string_view bytes);                 // UTF-8 text of the characters
+char32_t byte_symbol(unsigned char byte);              // the character of a byte
+std::vector<unsigned char> bytes_by_symbol();          // all 256 bytes in ascending order of their characters
+std::string bytes_to_symbols(std::string_view bytes);  // UTF-8 text of the characters
 std::optional<std::string> symbols_to_bytes(std::string_view token);  // none when a character is outside the alphabet
 
 // Byte-pair encoding of one piece of text: the model of tokenizer.json.
@@ -25,10 +25,10 @@ struct BpeDescription {
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
   bool ignore_merges = false;                               // a piece that is itself a token is taken whole
   std::string unknown;        // token for a byte that is not in the vocabulary, "" = left out
-  bool fuse_unknown = false;  // adjacent ones become one
+  bool fuse_unknown = false;  // adjacent unknown tokens become one
 };
 
-// Open-addressed map from a pair of ids to its merge.
+// An open-addressed map from a pair of ids to its merge.
 class MergeTable {
  public:
   struct Merge {
@@ -61,13 +61,13 @@ class MergeTable {
   std::size_t mask_;
 };
 
-// Always merges the pair of lowest rank, of those the leftmost (Sennrich et al. 2016, in the order of the `tokenizers`
-// package).
+// Encodes pieces: always merges the pair of lowest rank, and of equal pairs the leftmost (Sennrich et al. 2016, in the
+// order of the `tokenizers` package).
 class BpeModel {
  public:
   BpeModel(BpeDescription description, const std::string& where);             // Error(bad_data) names `where`
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const;  // appends the ids of the piece's bytes
-  std::int64_t id_of(std::string_view token) const;                           // in the byte alphabet; -1 none
+  std::int64_t id_of(std::string_view token) const;                           // token in the byte alphabet; -1 none
   const std::unordered_map<std::string, std::int32_t>& vocab() const { return vocab_; }
 
  private:
@@ -86,9 +86,9 @@ class BpeModel {
   std::int32_t unknown_ = -1;
 };
 
-// Pieces already encoded. One thread uses a cache at a time.
+// A cache of pieces already encoded. One thread uses a cache at a time.
 
-// Open-addressed table in bounded memory (about 6 MB); when full it starts over.
+// It is an open-addressed table in bounded memory (about 6 MB); when full it starts over.
 class BpeCache {
  public:
   static constexpr std::size_t kLongestPiece = 64;  // longer ones are rarely seen twice
@@ -111,7 +111,7 @@ class BpeCache {
     return h;
   }
 
-  // first is null when the piece is not there.
+  // Returns the ids of a piece; first is null when the piece is not there.
   Ids find(std::string_view piece, std::uint64_t h) const {
     for (std::size_t at = h & (kSlots - 1); slots_[at].length > 0; at = (at + 1) & (kSlots - 1)) {
       const Slot& s = slots_[at];

@@ -23,7 +23,7 @@ struct PairHash {
 
 struct Occurrences {
   std::int64_t count = 0;
-  std::vector<std::uint32_t> words;  // where it may occur; a word can be there twice or in vain
+  std::vector<std::uint32_t> words;  // words where the pair may occur; a word can be listed twice or in vain
 };
 
 struct QueuedPair {

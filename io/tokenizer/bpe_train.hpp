@@ -1,4 +1,4 @@
-// Learning the merges of byte-pair encoding from counted pieces. No Kokkos.
+// Learns the merges of byte-pair encoding from counted pieces. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,8 +19,8 @@ struct LearnedBpe {
 };
 
 // Merges the most frequent pair of adjacent tokens (ties: the smaller pair of ids) until there are `tokens` tokens or
-// no pair occurs twice. A merge may form a token that is there already; it then keeps its id. `pieces` in any fixed
-// order.
+// no pair occurs twice. A merge may form a token that is there already; it then keeps its id. `pieces` come in any
+// fixed order.
 LearnedBpe learn_bpe(const std::vector<CountedPiece>& pieces, std::size_t tokens,
                      const std::function<void(double)>& progress);
 

@@ -24,7 +24,7 @@ bool word_after(std::string_view text, std::size_t at) {
   return at < text.size() && is_word(code_point_at(text, at, &bytes));
 }
 
-// Where the white space that ends at `at` begins, not before `floor`.
+// Returns where the white space that ends at `at` begins, not before `floor`.
 std::size_t space_begin(std::string_view text, std::size_t at, std::size_t floor) {
   while (at > floor) {
     std::size_t previous = at - 1;
@@ -77,7 +77,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
   return longest;
 }
 
-// The next token that its flags let pass, with the space that it takes.
+// Finds the next token that its flags allow, with the space that it takes.
 bool AddedTokens::find(Scan& scan, AddedSplit& found) const {
   const std::string_view text = scan.text;
   for (std::size_t at = scan.at; at < text.size();) {
@@ -142,7 +142,7 @@ bool sections_cuttable(bool nfc, const std::vector<AddedToken>& tokens, bool pie
 SectionReader::SectionReader(const SectionRules& rules, std::string_view text, std::size_t longest)
     : rules_(rules), longest_(longest), raw_{text}, inner_{{}} {}
 
-// An added token, or the text between two.
+// Gives the next added token, or text between two.
 bool SectionReader::next_stretch(AddedSplit& split) {
   while (!rules_.normalized.next(inner_, split)) {
     if (!rules_.raw.next(raw_, split)) return false;
@@ -198,7 +198,7 @@ void for_each_match(const Pattern& pattern, std::string_view text, Pattern::Matc
 
 PreTokenizer::PreTokenizer(std::vector<PreStep> steps) : steps_(std::move(steps)) {
   const auto passes_over = [](const PreStep& step) { return step.at_cut == PreStep::AtCut::passes_over; };
-  // What comes after the step that ends a piece works on equal pieces.
+  // Steps after the one that ends a piece work on equal pieces.
   const auto step = std::find_if_not(steps_.begin() + (prefix_space() ? 1 : 0), steps_.end(), passes_over);
   cuttable_ = step != steps_.end() && step->at_cut == PreStep::AtCut::ends_pieces;
 }

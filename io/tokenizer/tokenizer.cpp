@@ -15,18 +15,18 @@
 namespace sestina {
 namespace {
 
-// What a thread needs while it encodes.
+// The memory that a thread needs while it encodes.
 struct Scratch {
   Pattern::Match match;
   BpeCache cache;
   std::vector<AddedSplit> splits;
 };
 
-// What one thread encodes at a time: a text, or some sections of a long one.
+// The part that one thread encodes at a time: a text, or some sections of a long one.
 struct EncodePart {
   std::string_view text;
   std::vector<TextSection> sections;
-  bool last = true;  // of its text
+  bool last = true;  // the part is the last of its text
   std::vector<std::int32_t> ids;
 };
 
@@ -46,9 +46,9 @@ struct Tokenizer::State {
   bool nfc, cuttable;
   PreTokenizer pre_tokenizer;
   BpeModel model;
-  AddedTokens raw, normalized;  // looked for before and after normalization
+  AddedTokens raw, normalized;  // tokens looked for before and after normalization
   std::unordered_map<std::string, std::int64_t> added_ids;
-  std::vector<std::string> bytes;  // by id, what decode writes; "" where there is no token
+  std::vector<std::string> bytes;  // by id, the bytes that decode writes; "" where there is no token
   std::vector<bool> special;       // by id
   std::vector<std::int32_t> prefix;
   std::mutex mutex;

@@ -56,7 +56,7 @@ class PostProcessorReader {
     return value.get<std::string>();
   }
   std::int32_t id(const json& value) const {
-    constexpr double largest = 1 << 24;  // as in the vocabulary
+    constexpr double largest = 1 << 24;  // the largest id, as in the vocabulary
     if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > largest)
       refuse(fmt::format("has the id {}", value.dump(-1, ' ', true).substr(0, 40)));
     return value.get<std::int32_t>();
@@ -259,7 +259,7 @@ class Reader {
     return d;
   }
 
-  // "a b" or ["a", "b"].
+  // Reads "a b" or ["a", "b"].
   std::pair<std::string, std::string> merge(const json& entry) const {
     if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
       return {entry[0].get<std::string>(), entry[1].get<std::string>()};
@@ -295,7 +295,7 @@ class Reader {
     std::unordered_set<std::int64_t> taken;
     for (const auto& [token, number] : model.vocab) taken.insert(number);
     std::unordered_set<std::string> seen;
-    std::int64_t next = static_cast<std::int64_t>(model.vocab.size());  // the package's number for a new token
+    std::int64_t next = static_cast<std::int64_t>(model.vocab.size());  // the number that the package gives a new token
     for (const json& entry : array) {
       if (!entry.is_object()) refuse("added_tokens", "has an entry that is not an object");
       AddedToken t;

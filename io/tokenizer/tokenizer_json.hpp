@@ -1,4 +1,4 @@
-// tokenizer.json taken apart and checked. No Kokkos.
+// Takes tokenizer.json apart and checks it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -19,15 +19,16 @@ struct TokenizerDescription {
   std::vector<std::int32_t> prefix;  // ids that the post_processor puts before a text
 };
 
-// Reads byte-level BPE files only. truncation and padding are not read, of the post_processor what it puts before a
-// text, which concerns no id of the text. Error(bad_data) with `where` and the part that is damaged or not supported.
+// Reads byte-level BPE files only. truncation and padding are not read; of the post_processor only what it puts before
+// a text is read, which changes no id of the text. Error(bad_data) with `where` and the part that is damaged or not
+// supported.
 TokenizerDescription parse_tokenizer_json(std::string_view json, const std::string& where);
 
-// What a tokenizer.json puts before a text: its post_processor.
+// The post_processor of a tokenizer.json says what stands before a text.
 
-// The ids that stand before a single text: TemplateProcessing ("<s> $A"), RobertaProcessing and BertProcessing, alone
-// or in a Sequence, whose later members add theirs in front; ByteLevel and null add none. What comes after the text is
-// for pairs and for training, and is not looked at. Error(bad_data) with `where` on other kinds and damage.
+// Returns the ids that stand before a single text: TemplateProcessing ("<s> $A"), RobertaProcessing and BertProcessing,
+// alone or in a Sequence, whose later members add theirs in front; ByteLevel and null add none. Tokens after the text
+// are for pairs and for training, and are ignored. Error(bad_data) with `where` on other kinds and damage.
 std::vector<std::int32_t> post_processor_prefix(const nlohmann::json& post_processor, const std::string& where);
 
 }  // namespace sestina

@@ -66,14 +66,14 @@ class Translator {
 
   void literal(char c) {
     if (caseless()) {
-      // What Oniguruma takes for equal to one letter when case does not count (ß and the ligatures of Latin).
+      // Texts that Oniguruma takes for equal to one letter when case does not count (ß and the ligatures of Latin).
       static constexpr std::string_view kPairs[] = {"ss", "st", "ff", "fi", "fl"};
       const char pair[] = {lower(c), lower(at_ + 1 < pattern_.size() ? pattern_[at_ + 1] : ' ')};
       const bool expands =
           std::find(std::begin(kPairs), std::end(kPairs), std::string_view(pair, 2)) != std::end(kPairs);
       if (expands || static_cast<unsigned char>(c) >= 0x80) refuse("this letter where case does not count");
     }
-    std::size_t end = at_ + 1;  // of the code point: what follows may repeat it
+    std::size_t end = at_ + 1;  // the end of the code point, which may be repeated
     while (end < pattern_.size() && (static_cast<unsigned char>(pattern_[end]) & 0xC0) == 0x80) ++end;
     atom(std::string(pattern_.substr(at_, end - at_)));
     at_ = end;
@@ -81,7 +81,7 @@ class Translator {
   static char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
   bool caseless() const { return !groups_.empty() && groups_.back().caseless; }
 
-  // An escape as PCRE2 needs it, inside or outside of a class; at_ goes past it.
+  // Writes an escape as PCRE2 needs it, inside or outside a class; at_ goes past it.
   std::string escape(bool in_class) {
     const auto set = [&](std::string_view inside) {
       ++at_;
@@ -120,7 +120,7 @@ class Translator {
     refuse(std::string("\\") + c);
   }
 
-  // \p{L}, \p{^L}, \P{L}: general categories and scripts.
+  // Reads \p{L}, \p{^L}, \P{L}: general categories and scripts.
   std::string property(bool in_class, bool negated) {
     if (caseless()) refuse("\\p where case does not count");
     if (next() != '{') refuse("\\p without a name in braces");
@@ -136,7 +136,8 @@ class Translator {
     return fmt::format("[{}{}]", negated ? "^" : "", members(*known));
   }
 
-  // For the inside of a class. A library's property is faster than many ranges outside of Latin-1, which has a bitmap.
+  // Writes ranges for the inside of a class. A library's property is faster than many ranges outside Latin-1, which has
+  // a bitmap.
   static std::string members(const UnicodeClass& c) {
     static const bool widen = pcre2_has_unicode(14, 16);
     if (c.property.empty() || !widen) return regex_ranges(c.ranges);
@@ -144,7 +145,7 @@ class Translator {
                        regex_ranges(assigned_since_14(c.ranges)));
   }
 
-  // \xHH, \x{H...}, \uHHHH.
+  // Reads \xHH, \x{H...}, \uHHHH.
   std::string code_point(bool four_digits) {
     if (caseless()) refuse("\\x or \\u where case does not count");
     std::string digits;
@@ -179,7 +180,7 @@ class Translator {
     return text + ']';
   }
 
-  // One character of a class, an end of a range or not, or a set.
+  // Reads one character of a class, which may be an end of a range, or a set.
   std::string class_item(std::size_t first) {
     const char c = pattern_[at_];
     if (c == '[') refuse("a class within a class");
@@ -264,7 +265,7 @@ class Translator {
   const std::string& where_;
   std::size_t at_ = 0;
   std::string out_;
-  std::optional<std::size_t> atom_;  // where the last atom begins in out_
+  std::optional<std::size_t> atom_;  // the place in out_ where the last atom begins
   struct Group {
     std::size_t begin;  // in out_
     bool caseless;

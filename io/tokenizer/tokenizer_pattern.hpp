@@ -11,12 +11,12 @@ namespace sestina {
 // The three patterns that pretraining tokenizers use, letter by letter as they stand in tokenizer.json.
 extern const std::string_view kGpt2Pattern, kLlama3Pattern, kQwenPattern;
 
-// The same expression for PCRE2. \s, \d and \p{...} become explicit classes, so that the result depends neither on the
-// library's version of Unicode nor on its idea of white space and scripts: \s is White_Space, the others are those of
-// unicode_class.hpp. Constructs that mean something else there, or nothing, are Error(bad_data).
+// Translates an expression for PCRE2. \s, \d and \p{...} become explicit classes, so that the result depends neither on
+// the library's version of Unicode nor on its idea of white space and scripts: \s is White_Space, the others are those
+// of unicode_class.hpp. Constructs that mean something else there, or nothing, are Error(bad_data).
 std::string to_pcre2(std::string_view pattern, const std::string& where);
 
-// Whether the library's version of Unicode is one of these.
+// Returns whether the library's version of Unicode is between these, both included.
 bool pcre2_has_unicode(int first, int last);
 
 // A compiled expression; thread-safe, each thread brings a Match.
@@ -42,8 +42,8 @@ class Pattern {
   ~Pattern();
   Pattern(Pattern&&) noexcept;
 
-  // First match that begins at or after `from` in valid UTF-8 `text`. Error(bad_data) when the search exceeds a number
-  // of steps in proportion to the text.
+  // Finds the first match that begins at or after `from` in valid UTF-8 `text`. Error(bad_data) when the search exceeds
+  // a number of steps in proportion to the text.
   bool find(std::string_view text, std::size_t from, Match& match) const;
 
  private:

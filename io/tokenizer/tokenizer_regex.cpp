@@ -1,4 +1,4 @@
-// PCRE2 behind Pattern: compiled once, just-in-time where the machine allows it.
+// Implements Pattern with PCRE2: compiled once, just-in-time where the machine allows it.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 

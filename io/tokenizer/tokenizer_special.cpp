@@ -19,7 +19,7 @@ struct NamedIds {
   std::string source;
 };
 
-// One of the files, or an empty object.
+// Reads one of the files, or gives an empty object.
 struct TokenFile {
   std::string path;
   json object = json::object();
@@ -40,7 +40,7 @@ std::string folder_of(const std::string& path) {
   return parent.empty() ? "." : parent.string();
 }
 
-// Looks into the places in turn; what it has found stays.
+// Looks into the places in turn; tokens that it has found stay.
 class TokenFinder {
  public:
   explicit TokenFinder(const TokenSources& sources)

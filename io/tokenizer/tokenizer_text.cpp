@@ -40,7 +40,7 @@ Sequence sequence_at(std::string_view text, std::size_t at) {
   return {length, true};
 }
 
-// First byte at or after `at` that is not ASCII, eight at a time.
+// Returns the first byte at or after `at` that is not ASCII; it looks at eight at a time.
 std::size_t skip_ascii(std::string_view text, std::size_t at) {
   for (; at + 8 <= text.size(); at += 8) {
     std::uint64_t word;
@@ -109,7 +109,7 @@ void append_composed(std::string& out, std::vector<utf8proc_int32_t>& points) {
   points.clear();
 }
 
-// NFC of one stretch of text.
+// Appends the NFC of one stretch of text.
 void append_nfc(std::string& out, std::string_view text) {
   std::vector<utf8proc_int32_t> points;
   points.reserve(text.size());

@@ -1,4 +1,4 @@
-// From documents to tokenizer.json: pieces are counted on all threads, merges learned from the counts.
+// Makes tokenizer.json of documents: pieces are counted on all threads, merges learned from the counts.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kTrainCutBytes = 1U << 20;  // unit of work
 constexpr std::size_t kLongestPiece = 4096;  // a longer piece counts as several: it costs its length at every merge
-constexpr double kCountingShare = 0.3;       // of the progress
+constexpr double kCountingShare = 0.3;       // counting's share of the progress
 
 using Counts = std::unordered_map<std::string, std::int64_t>;
 
@@ -87,7 +87,7 @@ std::vector<std::string_view> cut(const std::vector<std::string_view>& documents
   return parts;
 }
 
-// Sorted by their bytes, so that what follows does not depend on threads.
+// Returns pieces sorted by their bytes, so that the result does not depend on threads.
 std::vector<CountedPiece> count_pieces(const std::vector<std::string_view>& documents,
                                        const TokenizerTraining& training) {
   const Counter counter(training);
@@ -127,7 +127,7 @@ std::vector<CountedPiece> count_pieces(const std::vector<std::string_view>& docu
 }
 
 ordered_json pre_tokenizer_json(const std::string& pattern) {
-  const bool own = pattern == "gpt2";  // ByteLevel brings this pattern itself
+  const bool own = pattern == "gpt2";  // ByteLevel has this pattern itself
   const ordered_json byte_level{
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", own}, {"use_regex", own}};
   if (own) return byte_level;

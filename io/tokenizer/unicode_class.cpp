@@ -15,7 +15,7 @@ constexpr std::uint32_t kCategories = 30;
 struct CategoryName {
   const char *shorter, *longer;
 };
-// By Category, then the groups.
+// The names are in the order of Category, then come the groups.
 constexpr CategoryName kCategoryNames[] = {{"Lu", "UppercaseLetter"},
                                            {"Ll", "LowercaseLetter"},
                                            {"Lt", "TitlecaseLetter"},
@@ -55,7 +55,7 @@ constexpr CategoryName kCategoryNames[] = {{"Lu", "UppercaseLetter"},
                                            {"C", "Other"},
                                            {"LC", "CasedLetter"}};
 
-// Assigned by Unicode 15.0, 15.1 and 16.0.
+// Code points that Unicode 15.0, 15.1 and 16.0 assigned.
 constexpr CodeRange kSince14[] = {
     {0x897, 0x897},     {0xCF3, 0xCF3},     {0xECE, 0xECE},     {0x1B4E, 0x1B4F},   {0x1B7F, 0x1B7F},
     {0x1C89, 0x1C8A},   {0x2427, 0x2429},   {0x2FFC, 0x2FFF},   {0x31E4, 0x31E5},   {0x31EF, 0x31EF},
@@ -81,7 +81,7 @@ std::string normal_name(std::string_view name) {
   return normal;
 }
 
-// Ranges of the runs whose value is wanted.
+// Returns the ranges of the runs whose value is wanted.
 std::vector<CodeRange> select(std::span<const std::uint32_t> runs, int shift,
                               const std::function<bool(std::uint32_t)>& wanted) {
   std::vector<CodeRange> ranges;
@@ -112,7 +112,7 @@ std::vector<CodeRange> without_surrogates(const std::vector<CodeRange>& ranges) 
   return intersection(ranges, kScalars);
 }
 
-// Of the number-th of kCategoryNames.
+// Returns the class of the number-th of kCategoryNames.
 UnicodeClass category_class(std::size_t number) {
   const std::string name = kCategoryNames[number].shorter;
   const auto belongs = [&](std::uint32_t category) {

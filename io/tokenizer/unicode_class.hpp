@@ -1,5 +1,5 @@
-// The classes of code points that a pattern may name, by Unicode 16.0: that is what the regular expressions of the
-// `tokenizers` package know (Oniguruma 6.9.10), and what the libraries at hand may be older or newer than. No Kokkos.
+// The classes of code points that a pattern may name, by Unicode 16.0: the regular expressions of the `tokenizers`
+// package have this version (Oniguruma 6.9.10); the libraries of a build may be older or newer. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-// In the order of the values of unicode_category_runs.
+// The categories are in the order of the values of unicode_category_runs.
 // clang-format off
 enum class Category : std::uint8_t {
   Lu, Ll, Lt, Lm, Lo, Mn, Mc, Me, Nd, Nl, No, Pc, Pd, Ps, Pe, Pi, Pf, Po, Sm, Sc, Sk, So, Zs, Zl, Zp, Cc, Cf, Co, Cs, Cn
@@ -25,13 +25,14 @@ struct CodeRange {
 
 struct UnicodeClass {
   std::vector<CodeRange> ranges;  // ascending, none adjacent, no surrogates
-  // Where not empty: the property by which a library of Unicode 14.0 or later finds a part of the class; what it lacks
-  // is among the code points that were assigned since.
+  // Where not empty, the property by which a library of Unicode 14.0 or later finds a part of the class; the part that
+  // it lacks is among the code points that were assigned since.
   std::string property;
 };
 
-// A general category ("Lu", "L", "Letter") or a script ("Han": code points of that script, not those that others share
-// with it), White_Space, Any or Assigned. Case, spaces, '_' and '-' do not matter. None for another name.
+// Returns a general category ("Lu", "L", "Letter") or a script ("Han": code points of that script, not those that
+// others share with it), White_Space, Any or Assigned. Case, spaces, '_' and '-' do not matter. Returns nothing for
+// another name.
 std::optional<UnicodeClass> find_unicode_class(std::string_view name);
 
 std::vector<CodeRange> complement(const std::vector<CodeRange>& ranges);  // without surrogates

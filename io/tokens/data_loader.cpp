@@ -17,7 +17,7 @@ struct DataLoader::State {
   const SampleSet& set;
   const int batch, sequence;
   const BatchPattern pattern;
-  std::uint64_t cursor;      // of the caller
+  std::uint64_t cursor;      // the caller's cursor
   std::uint64_t handed = 0;  // batches that the caller has taken
   std::mutex mutex;
   std::condition_variable changed;
@@ -29,7 +29,7 @@ struct DataLoader::State {
   State(const SampleSet& set_, int batch_, int sequence_, std::uint64_t cursor_, BatchPattern pattern_)
       : set(set_), batch(batch_), sequence(sequence_), pattern(pattern_), cursor(cursor_) {}
 
-  // First sample of the batch after batch number `number`, which begins at `sample`.
+  // Returns the first sample of the batch after batch number `number`, which begins at `sample`.
   std::uint64_t next_sample(std::uint64_t sample, std::uint64_t number) const {
     const bool last = (number + 1) % static_cast<std::uint64_t>(pattern.count) == 0;
     return sample + static_cast<std::uint64_t>(batch) + (last ? pattern.skip : 0);

@@ -1,5 +1,5 @@
-// Batches of training windows. Which tokens sample i holds is a pure function of (seed, i) and the sources: sources are
-// blended by weight, windows shuffled by epoch; ranks and resumes change nothing. Thread-safe reads; no Kokkos.
+// Batches of training windows. The tokens of sample i are a pure function of (seed, i) and the sources: sources are
+// blended by weight, windows shuffled by epoch; ranks and resumes change nothing. Reads are thread-safe. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace sestina {
 
-// Host batch of B windows: tokens (B, T+1) row-major; first_key (B*T): for each position the first position of its own
-// document inside the window (all 0 when documents are not masked). The end token between two documents is a target of
-// the first and the first position of the second.
+// A host batch of B windows of T tokens and their targets: tokens (B, T+1) row-major; first_key (B*T): for each
+// position the first position of its own document inside the window (all 0 when documents are not masked). The end
+// token between two documents is a target of the first and the first position of the second.
 struct Batch {
   int batch = 0, sequence = 0;
   std::vector<std::int32_t> tokens, first_key;
@@ -33,11 +33,11 @@ class SampleSet {
             const DocumentMarks& marks = {}, const Poll& poll = {});
   ~SampleSet();
   SampleSet(SampleSet&&) noexcept;
-  // The validation split of a training set; shares its opened sources where it reads the same ones.
+  // Returns the validation split of a training set; shares its opened sources where it reads the same ones.
   SampleSet validation(const Tokenizer*, const Poll& poll = {}) const;
 
   int sequence() const;
-  std::uint64_t windows() const;  // in one epoch over all sources (weights apart)
+  std::uint64_t windows() const;  // those of one epoch over all sources (without weights)
   void read(std::uint64_t sample, std::int32_t* tokens /*T+1*/, std::int32_t* first_key /*T*/) const;
   std::string description() const;  // one line per source: path, tokens, windows, share
   double bytes_per_token() const;   // for bits per byte; 0 when not known
@@ -48,7 +48,8 @@ class SampleSet {
   std::unique_ptr<State> state_;
 };
 
-// Which batches a rank reads: `count` in a row, then those of other ranks, `skip` samples, are left out; and again.
+// The batches that a rank reads, again and again: `count` in a row, then `skip` samples are left out, which other ranks
+// read.
 struct BatchPattern {
   int count = 1;
   std::uint64_t skip = 0;
@@ -58,8 +59,8 @@ struct BatchPattern {
 // on, as the pattern says.
 class DataLoader {
  public:
-  // The set must outlive the loader. Error(bad_data) when it has fewer windows than a batch. What fails while reading
-  // is thrown by the next next().
+  // The set must outlive the loader. Error(bad_data) when it has fewer windows than a batch. Errors of reading are
+  // thrown by the next call of next().
   DataLoader(const SampleSet&, int batch, int sequence, std::uint64_t cursor, BatchPattern = {});
   ~DataLoader();
   void next(Batch&);             // swaps buffers: allocates nothing after the first two calls
@@ -70,7 +71,7 @@ class DataLoader {
   std::unique_ptr<State> state_;
 };
 
-// Which window a sample is: a pure function of (seed, sample), without tables over samples.
+// The window of a sample is a pure function of (seed, sample), without tables over samples.
 
 // Deals samples out to sources by weight: a period of fixed length gives each source a whole number of slots (largest
 // remainders) and spreads them evenly, so that any run of samples is close to the weights and a sample's place among
@@ -81,7 +82,7 @@ class SourceBlend {
       const std::vector<double>& weights);  // Error(bad_deck): not positive, or below 1/55440 of the sum
   struct Place {
     std::size_t source;
-    std::uint64_t ordinal;  // how many earlier samples the source had
+    std::uint64_t ordinal;  // the number of the source's earlier samples
   };
   Place place(std::uint64_t sample) const;
   double share(std::size_t source) const;
@@ -91,10 +92,10 @@ class SourceBlend {
     std::uint32_t source, rank;
   };
   std::vector<Slot> period_;
-  std::vector<std::uint64_t> slots_;  // of each source in a period
+  std::vector<std::uint64_t> slots_;  // slots of each source in a period
 };
 
-// Window that the ordinal-th sample of a source reads, of `windows`: each once per epoch.
+// Returns the window, of `windows`, that the ordinal-th sample of a source reads: each once per epoch.
 std::uint64_t window_of(std::uint64_t seed, std::size_t source, std::uint64_t ordinal, std::uint64_t windows,
                         bool shuffle);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t period_length = 55440;  // divisible by 1 to 12: usual ratios are met exactly
 
-// Largest remainders (Hamilton's apportionment): whole slots that add up to the period.
+// Gives whole slots that add up to the period, by largest remainders (Hamilton's apportionment).
 std::vector<std::uint64_t> apportion(const std::vector<double>& weights, std::uint64_t period) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::uint64_t> slots;
@@ -85,8 +85,8 @@ void require_window(const TokenSource& source, std::uint64_t windows, int sequen
          sequence, sequence + 1);
 }
 
-// Where documents are told apart by an end token, masking without one would mask nothing, or leave documents without
-// their end. A Megatron index and files of bytes say themselves where documents are.
+// Where an end token tells documents apart, masking without one would mask nothing, or leave documents without their
+// end. A Megatron index and files of bytes say where documents are.
 void require_end(const DataSource& source, const Tokenizer* tokenizer, std::int64_t end) {
   if (end >= 0 || source.format == DataSource::Format::megatron) return;
   if (is_text(source.format) && tokenizer == nullptr) return;
@@ -98,14 +98,14 @@ void require_end(const DataSource& source, const Tokenizer* tokenizer, std::int6
 }
 
 // The end token between two documents is the last that the first one predicts and the first that the second one sees,
-// as a text that is begun from nothing sees it; whether a file has it before documents or after them. A document
+// as a text that begins from nothing sees it; so it is whether a file has it before documents or after them. A document
 // with a begin token of its own needs no other.
 std::uint64_t first_of_document(const std::int32_t* tokens, std::uint64_t start, const DocumentMarks& marks) {
   const bool between = start > 0 && marks.end >= 0 && tokens[start - 1] == marks.end;
   return between && (marks.begin < 0 || tokens[start] != marks.begin) ? start - 1 : start;
 }
 
-// Windows at the end that are held out: at least one, and never all.
+// Returns the number of windows at the end that are held out: at least one, and never all.
 std::uint64_t held_out(const TokenSource& source, std::uint64_t windows, double fraction) {
   if (fraction <= 0) return 0;
   if (windows < 2)

@@ -26,10 +26,10 @@ namespace sestina {
 
 namespace {
 
-// After the last member or frame zeros may stand, which fill a block.
+// Zeros that fill a block may follow the last member or frame.
 bool only_zeros(std::string_view rest) { return rest.find_first_not_of('\0') == rest.npos; }
 
-// Windows of `zstd --long=31` take 2 GiB; by itself the library allows 128 MiB.
+// Windows of `zstd --long=31` take 2 GiB; the library's default limit is 128 MiB.
 void allow_long_windows(ZSTD_DStream* stream) {
   constexpr int longest = sizeof(void*) == 8 ? 31 : 30;
   const std::size_t result = ZSTD_DCtx_setParameter(stream, ZSTD_d_windowLogMax, longest);
@@ -78,7 +78,7 @@ std::string unpack_zstd(std::string_view packed, const std::string& path) {
     text.resize(before + out.pos);
     if (ZSTD_getErrorCode(wanted) == ZSTD_error_memory_allocation) throw std::bad_alloc();
     if (ZSTD_isError(wanted)) fail(ExitCode::bad_data, "{}: is damaged zstd data: {}", path, ZSTD_getErrorName(wanted));
-    // 0: a frame has ended, and all of its text is there.
+    // 0 means that a frame has ended, and all of its text is there.
     if (wanted == 0 && only_zeros(packed.substr(in.pos))) return text;
     if (in.pos == in.size && out.pos < room) fail(ExitCode::bad_data, "{}: is truncated zstd data", path);
   }
@@ -167,8 +167,8 @@ std::vector<std::string> list_texts(const std::string& folder, const std::vector
   return found;
 }
 
-// A .json below a folder may as well be somebody's settings: one value is not taken for a document. A file that begins
-// with a longer one than this is JSONL or is refused later.
+// A .json below a folder may be a configuration: one value is not taken for a document. A file that begins with a
+// longer one than this is JSONL or is refused later.
 bool is_one_value(const std::string& path) {
   constexpr std::uint64_t most = std::uint64_t{1} << 20;
   if (!matches(path, {"*.json"})) return false;

@@ -1,5 +1,5 @@
-// Text on disk: packed text (gzip, zstd), JSONL, finding files below folders, reading them, and turning documents
-// into tokens. No Kokkos.
+// Text on disk: unpacks text (gzip, zstd), reads JSONL, finds files below folders, reads them, and turns documents into
+// tokens. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,52 +11,52 @@
 
 namespace sestina {
 
-// Packed text to text, whole, in memory.
+// Packed text is unpacked whole, in memory.
 
 // Several members or frames one after the other are one text; Error(bad_data) names `path` when damaged or cut.
 std::string unpack_gzip(std::string_view packed, const std::string& path);
 std::string unpack_zstd(std::string_view packed, const std::string& path);
 
-// JSONL: one JSON object on each line, one of its members is a document.
+// JSONL has one JSON object on each line, of which one member is a document.
 
-// What was read, and what of it was no text. Lines of JSONL that are invalid are skipped.
+// Counts of the lines that were read, and of those that held no text. Lines of JSONL that are invalid are skipped.
 struct TextDefects {
-  std::uint64_t lines = 0;         // of JSONL files, without blank ones
-  std::uint64_t invalid_utf8 = 0;  // of these lines: bytes that are no UTF-8
-  std::uint64_t invalid_json = 0;  // no JSON object
-  std::uint64_t without_text = 0;  // no member of that name, or it is no string
+  std::uint64_t lines = 0;         // lines of JSONL files, without blank ones
+  std::uint64_t invalid_utf8 = 0;  // of these, lines with bytes that are no UTF-8
+  std::uint64_t invalid_json = 0;  // lines that are no JSON object
+  std::uint64_t without_text = 0;  // lines without a member of that name, or where it is no string
   std::uint64_t skipped() const { return invalid_utf8 + invalid_json + without_text; }
   void add(const TextDefects&);
 };
 
-// The documents in order, empty ones left out; adds to the counts.
+// Returns the documents in order, without empty ones; adds to the counts.
 std::vector<std::string> read_json_lines(std::string_view file, const std::string& text_key, int threads, TextDefects&);
 
-// Error(bad_data) when more than `limit` (a share of the lines; ten are allowed anyway, unless it is 0) were skipped;
-// Error(input_missing) when most of these are no UTF-8, because then the file is none.
+// Throws Error(bad_data) when more than `limit` (a share of the lines; ten are allowed anyway, unless it is 0) were
+// skipped; Error(input_missing) when most of these are no UTF-8, because then the file is no JSONL.
 void require_valid_lines(const TextDefects&, double limit, const std::string& where);
 
 std::string to_text(const TextDefects&);  // "3 of 900 lines skipped (...)", "" when there is none
 
-// Text on disk: finding files below folders, reading them (gzip and zstd too), and turning documents into tokens.
+// Files are found below folders and read (gzip and zstd too), and their documents turned into tokens.
 class Tokenizer;
 
-// Files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of `patterns`
-// (shell globs, of letters of either case; none given: the usual suffixes of text, and of JSONL, with or without .gz or
-// .zst, but no .json that holds one JSON value, which a warning names), as list_folder() lists them.
+// Returns the files of `inputs`, in order: a file as it is, a folder with all files below it whose name matches one of
+// `patterns` (shell globs, of letters of either case; none given: the usual suffixes of text, and of JSONL, with or
+// without .gz or .zst, but no .json that holds one JSON value, which a warning names), as list_folder() lists them.
 // Error(input_missing) when an input is not there or a folder holds no such file.
 std::vector<std::string> list_text_files(const std::vector<std::string>& inputs,
                                          const std::vector<std::string>& patterns);
 
-// "*.txt", "*.txt.gz", "*.txt.zst" for ".txt".
+// Returns "*.txt", "*.txt.gz", "*.txt.zst" for ".txt".
 std::vector<std::string> text_patterns(const std::vector<std::string>& suffixes);
 
-// Unpacks what begins as gzip or zstd do. Error(bad_data) when it is damaged.
+// Unpacks contents that begin as gzip or zstd do. Error(bad_data) when they are damaged.
 std::string unpack_text(std::string contents, const std::string& path);
 
 enum class TextForm { by_name, text, jsonl };
 
-// The text of one file, unpacked when it begins as gzip or zstd do, without a mark of UTF-8.
+// The text of one file, unpacked when it begins as gzip or zstd do, without a byte order mark of UTF-8.
 class TextFile {
  public:
   // form: jsonl allows lines that are no UTF-8, which are counted later. Error(bad_data) for packed data that are
@@ -73,7 +73,7 @@ class TextFile {
 // Cuts a text at lines equal to `separator` (which belong to no document); empty documents are left out.
 std::vector<std::string_view> split_documents(std::string_view text, const std::string& separator);
 
-// How files become documents.
+// The rule by which files become documents.
 struct DocumentRule {
   TextForm form = TextForm::by_name;
   std::string separator;          // plain text: split_documents
@@ -104,8 +104,8 @@ class DocumentFile {
 using DocumentVisitor = std::function<void(const std::vector<std::string_view>&, std::size_t files)>;
 TextDefects read_documents(const std::vector<std::string>& files, const DocumentRule&, const DocumentVisitor& visit);
 
-// Tokens of each document (bytes when tokenizer is null), in order, with the id end_of_document appended (not to bytes;
-// -1: none). The ids are those of the whole document, however long. poll: called every 16 MB.
+// Gives the sink the tokens of each document (bytes when tokenizer is null), in order, with the id end_of_document
+// appended (not to bytes; -1: none). The ids are those of the whole document, however long. poll: called every 16 MB.
 void tokenize_documents(const std::vector<std::string_view>& documents, const Tokenizer* tokenizer,
                         std::int64_t end_of_document, int threads,
                         const std::function<void(const std::vector<std::int32_t>&)>& sink, const Poll& poll = {});

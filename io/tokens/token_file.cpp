@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The stream of a .bin with the documents of its .idx.
+// A stream of the tokens of a .bin with the documents of its .idx.
 class MegatronTokens : public TokenSource {
  public:
   MegatronTokens(TokenPart part, MegatronIndex index, std::string prefix, TextCounts counts)

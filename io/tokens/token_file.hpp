@@ -1,5 +1,5 @@
-// Token sources on disk: what a file is by its bytes, the sources themselves, and one digest of all that a run reads.
-// No Kokkos.
+// Token sources on disk: the kind of a file by its bytes, the sources themselves, and one digest of all that a run
+// reads. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,32 +14,32 @@
 
 namespace sestina {
 
-// What a data file is by its bytes, whatever it is called. All errors are Error(input_missing): name, what it is, what
-// to do.
+// The kind of a data file follows from its bytes, whatever it is called. All errors are Error(input_missing) with the
+// name, the kind and what to do.
 
-// "xz data", "a Parquet file", "a Git LFS pointer" ..., and what to do about it; empty for what is not known, as text
-// and plain numbers. Looks at the beginning and the end of a file.
+// A kind, "xz data", "a Parquet file", "a Git LFS pointer" ..., and what to do about it; empty for kinds that are not
+// known, as text and plain numbers. kind_of looks at the beginning and the end of a file.
 struct FileKind {
   std::string_view name, help;
 };
 FileKind kind_of(const StoredBytes&);
 
-// Packed text that is read: gzip, and zstd also where a frame to be skipped comes first.
+// True for packed text that is read: gzip, and zstd also where a frame to be skipped comes first.
 bool is_gzip(std::string_view head);
 bool is_zstd(std::string_view head);
 
 // Refuses a file of a known kind where numbers are expected.
 void refuse_foreign(const StoredBytes&, const std::string& path);
-// The same where text is expected, and text in UTF-16 or UTF-32.
+// Refuses the same where text is expected, and text in UTF-16 or UTF-32.
 void refuse_non_text(const StoredBytes&, const std::string& path);
-// The same, zero bytes, and whatever is no UTF-8, which is named with its place. poll: called every few megabytes.
+// Refuses the same, zero bytes, and bytes that are no UTF-8, whose place it names. poll: called every few megabytes.
 void require_utf8(const StoredBytes&, const std::string& path, const Poll& poll = {});
 
-// The mark of UTF-8, which belongs to no document.
+// The byte order mark of UTF-8, which belongs to no document.
 constexpr std::string_view utf8_mark("\xEF\xBB\xBF");
 
-// What a file of JSON holds by its first lines: objects, each on one; an array; one object, on one line or over
-// several. Whatever is no JSON counts as lines.
+// The contents of a file of JSON by its first lines: objects, each on one line; an array; one object, on one line or
+// over several. A file that is no JSON counts as lines.
 enum class JsonValues { lines, array, one, spread };
 JsonValues json_values(std::string_view text);
 // Refuses an array, and an object over several lines.
@@ -54,11 +54,11 @@ class Tokenizer;
 struct DocumentMarks {
   DocumentMarks(std::int64_t end_id = -1, std::vector<std::int32_t> ahead = {})
       : end(end_id), prefix(std::move(ahead)) {}
-  // After each document that is tokenised; in llm.c and .npy streams it is what tells documents apart. -1: that of
-  // the tokenizer by name, if any; without one a file of these is one document.
+  // The id after each document that is tokenised; in llm.c and .npy streams it tells documents apart. -1: that of the
+  // tokenizer by name, if any; without one such a file is one document.
   std::int64_t end;
-  std::int64_t begin = -1;           // that documents may begin with; for masking
-  std::vector<std::int32_t> prefix;  // before each document that is tokenised
+  std::int64_t begin = -1;           // the id that documents may begin with, for masking
+  std::vector<std::int32_t> prefix;  // ids before each document that is tokenised
 };
 
 // A stream of tokens with document boundaries.
@@ -70,13 +70,13 @@ class TokenSource {
   // out = document starts in [begin, end), ascending token offsets (offset 0 is always a start).
   virtual void document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const = 0;
   virtual std::string description() const = 0;
-  virtual const char* token_type() const { return "i32"; }  // as stored: "u8", "u16", ...
-  virtual double bytes_per_token() const { return 0; }      // of the text; 0 when not known
+  virtual const char* token_type() const { return "i32"; }  // the type as stored: "u8", "u16", ...
+  virtual double bytes_per_token() const { return 0; }      // bytes of the text per token; 0 when not known
 };
 
-// Opens and validates; every token id must lie in [0, vocab_size) (0: not known). tokenizer: for text; null reads
-// bytes. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns. poll: called again and again
-// while text is tokenised.
+// Opens and validates a source; every token id must lie in [0, vocab_size) (0: not known). tokenizer: for text; null
+// reads bytes. llmc, npy and text paths may be folders, llmc and npy paths also shell patterns. poll: called again and
+// again while text is tokenised.
 std::unique_ptr<TokenSource> open_source(const DataSource&, const Tokenizer* tokenizer, std::int64_t vocab_size,
                                          DocumentMarks marks = {}, const Poll& poll = {});
 
@@ -94,11 +94,12 @@ class MegatronWriter {
   std::unique_ptr<State> state_;
 };
 
-// What the files of a run hold, as one digest whatever they are called and wherever they lie.
+// One digest stands for the contents of a run's files, whatever they are called and wherever they lie.
 
-// Of the files that open_source() would read: index files whole, others as digest_files() does. The same errors.
+// Digests the files that open_source() would read: index files whole, others as digest_files() does. It throws the same
+// errors.
 FileDigest digest_source(const DataSource&, const Poll& poll = {});
-// Of a Hugging Face folder: configuration and weights.
+// Digests configuration and weights of a Hugging Face folder.
 FileDigest digest_hf_folder(const std::string& folder, const Poll& poll = {});
 
 }  // namespace sestina

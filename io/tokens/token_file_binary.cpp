@@ -11,7 +11,7 @@
 namespace sestina {
 namespace {
 
-// llm.c: 256 i32, of which the first three are magic, version and number of tokens.
+// The header of llm.c: 256 i32, of which the first three are magic, version and number of tokens.
 constexpr std::size_t llmc_header = 1024;
 constexpr std::int32_t llmc_gpt2 = 20240520, llmc_llama3 = 20240801, llmc_evaluation = 20240522;
 
@@ -39,7 +39,7 @@ TokenPart llmc_part(const std::string& path, const std::shared_ptr<OpenFiles>& f
   return {path, file, llmc_header, tokens, type};
 }
 
-// The value after 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
+// Returns the value after 'key': in the Python dictionary of a NumPy header, without spaces; "" when it is not there.
 std::string header_value(std::string_view header, std::string_view key) {
   std::string text;
   std::copy_if(header.begin(), header.end(), std::back_inserter(text),
@@ -51,8 +51,8 @@ std::string header_value(std::string_view header, std::string_view key) {
   return text.substr(begin, end - begin);
 }
 
-// The dictionary of NumPy's format, which stands after 6 bytes of magic, two of version and its length (u16 in version
-// 1, else u32), and where the numbers begin.
+// Reads the dictionary of NumPy's format, which stands after 6 bytes of magic, two of version and its length (u16 in
+// version 1, else u32), and finds where the numbers begin.
 std::pair<std::string, std::uint64_t> numpy_header(const std::string& path, const StoredBytes& file) {
   constexpr std::uint32_t most = 1 << 20;
   const std::uint64_t size = file.size();
@@ -100,8 +100,8 @@ bool every_second_zero(const TokenPart& part) {
   return true;
 }
 
-// Raw numbers name no type. It is the narrowest that holds the vocabulary, as most writers choose it, where the file
-// agrees: u32 where every second u16 is zero, u16 where the numbers are no ids of the vocabulary as u32.
+// Raw numbers name no type. The type is the narrowest that holds the vocabulary, as most writers choose it, where the
+// file agrees: u32 where every second u16 is zero, u16 where the numbers are no ids of the vocabulary as u32.
 TokenPart raw_part(const std::string& path, const std::shared_ptr<const StoredBytes>& file, std::int64_t vocab_size) {
   const auto as = [&](TokenType type) { return TokenPart{path, file, 0, file->size() / width(type), type}; };
   const TokenPart narrow = as(TokenType::u16), wide = as(TokenType::u32);

@@ -47,7 +47,7 @@ void for_blocks(const TokenPart& part, std::uint64_t begin, std::uint64_t end, c
   }
 }
 
-// One pass without branches, which the compiler vectorises: a negative id is a large unsigned one.
+// Makes one pass without branches, which the compiler vectorises: a negative id is a large unsigned one.
 template <class T>
 bool all_below(const T* values, std::size_t count, std::uint64_t limit) {
   using Unsigned = std::make_unsigned_t<T>;

@@ -18,7 +18,7 @@ T load(const StoredBytes& image, std::uint64_t table, std::uint64_t index = 0) {
   return value;
 }
 
-// A table from its first entry to its last, a block at a time.
+// Reads a table from its first entry to its last, a block at a time.
 template <class T>
 class Column {
  public:
@@ -62,7 +62,8 @@ TokenType type_of(std::uint8_t code, const std::string& where) {
   }
 }
 
-// The tables after the header, the last one (modes, of multimodal files) optional; returns its length.
+// Reads the tables after the header, of which the last one (modes, of multimodal files) is optional; returns its
+// length.
 void check_size(const StoredBytes& image, std::uint64_t sequences, std::uint64_t entries, const std::string& where) {
   const std::uint64_t room = image.size() - header_bytes;
   if (sequences > room / 12 || entries > room / 8)
@@ -77,7 +78,8 @@ void check_size(const StoredBytes& image, std::uint64_t sequences, std::uint64_t
     if (modes.next() != 0) fail(ExitCode::bad_data, "{}: has modes of multimodal data, only text is allowed", where);
 }
 
-// Sequences lie in the .bin back to back: monotone, inside, without holes or overlaps. Returns the bytes they take.
+// Checks that sequences lie in the .bin back to back: monotone, inside, without holes or overlaps. Returns the bytes
+// that they take.
 std::uint64_t check_sequences(Column<std::int32_t> lengths, Column<std::int64_t> pointers, std::uint64_t sequences,
                               std::uint64_t element, std::uint64_t bin_bytes, const std::string& where) {
   std::uint64_t end = 0;
@@ -147,7 +149,7 @@ std::uint64_t MegatronIndex::document_start(std::uint64_t document) const {
 void MegatronIndex::document_starts(std::uint64_t begin, std::uint64_t end, std::vector<std::uint64_t>& out) const {
   out.clear();
   std::uint64_t low = 0;
-  for (std::uint64_t high = documents; low < high;) {  // first document that starts at begin or later
+  for (std::uint64_t high = documents; low < high;) {  // finds the first document that starts at begin or later
     const std::uint64_t middle = low + (high - low) / 2;
     if (document_start(middle) < begin)
       low = middle + 1;

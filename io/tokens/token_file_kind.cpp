@@ -16,7 +16,8 @@ constexpr std::size_t head_bytes = 512;
 constexpr std::string_view unpack("unpack it first"), to_lines("write its text as JSONL, one {\"text\": ...} a line"),
     fetch("fetch the file itself with git lfs pull"), other("give its text as a file of its own");
 
-// From the formats' own specifications; each is too long, or too odd, to begin a text or tokens by chance.
+// These bytes are from the formats' own specifications; each is too long, or too odd, to begin a text or tokens by
+// chance.
 struct Magic {
   std::size_t at;
   std::string_view bytes;
@@ -50,7 +51,7 @@ constexpr Magic magics[] = {
     {0, "\x89PNG\r\n\x1A\n"sv, {"a PNG image", other}},
     {0, "\xFF\xD8\xFF"sv, {"a JPEG image", other}},
 };
-// Only where text is expected: tokens may begin so.
+// Used only where text is expected: tokens may begin so.
 constexpr Magic marks[] = {
     {0, "MMIDIDX\0\0"sv, {"an index of Megatron", "format = \"megatron\" reads it with the .bin next to it"}},
     {0, "\x1F\x9D"sv, {"data of compress (.Z)", unpack}},
@@ -82,13 +83,13 @@ bool is_bzip2(std::string_view head) {
          (head.substr(4, 6) == "1AY&SY" || head.substr(4, 6) == "\x17rE8P\x90");
 }
 
-// The specification of Git LFS: a pointer has at most 1024 bytes.
+// A pointer has at most 1024 bytes, by the specification of Git LFS.
 bool is_lfs_pointer(std::string_view head, std::uint64_t size) {
   return size <= 1024 && head.starts_with("version ") && head.find("\noid ") != head.npos &&
          (head.find("git-lfs") < 64 || head.find("git-media") < 64 || head.find("hawser") < 64);
 }
 
-// The number of a frame to be skipped, which zstd and lz4 have in common.
+// True for the number of a frame to be skipped, which zstd and lz4 have in common.
 bool is_skippable(std::string_view head) {
   return head.size() >= 8 && (head[0] & '\xF0') == '\x50' && head.substr(1, 3) == "\x2A\x4D\x18";
 }
@@ -103,7 +104,7 @@ std::string head_of(const StoredBytes& file) {
 
 std::size_t length_by_lead(unsigned char lead) { return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
-// Bytes at the end that begin a character which does not end there.
+// Returns the number of bytes at the end that begin a character which does not end there.
 std::size_t open_end(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);

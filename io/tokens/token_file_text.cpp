@@ -1,4 +1,4 @@
-// Plain text: tokenised once when opened, or its bytes as they lie in the file.
+// A source of plain text: it is tokenised once when opened, or its bytes are read as they lie in the file.
 #include <algorithm>
 
 #include "io/tokenizer/tokenizer.hpp"

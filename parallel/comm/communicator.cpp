@@ -1,4 +1,4 @@
-// What all groups share, and the group of one rank.
+// The functions that all groups share, and the group of one rank.
 #include "parallel/comm/communicator.hpp"
 
 #include <algorithm>
@@ -101,7 +101,7 @@ std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique
 
 namespace {
 
-// An outcome as text that travels: "" for success, else code and message.
+// Writes an outcome as text that travels: "" for success, else code and message.
 std::string outcome_of(const std::function<void()>& f) {
   try {
     f();

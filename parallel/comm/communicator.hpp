@@ -1,5 +1,5 @@
-// A group of ranks and what they do together. Memory is the host's, or a device's where the library below can read it.
-// All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
+// A group of ranks and their operations together. Memory is the host's, or a device's where the library below can read
+// it. All calls come from the main thread. Whatever waits for another rank gives up at the limit (poll.hpp) with
 // Error(unavailable), which names what was waited for. Calls of one group are made in the same order on all its ranks.
 // No Kokkos.
 #pragma once
@@ -24,14 +24,14 @@ struct Block {
 };
 inline Block block_of(void* data, std::size_t bytes) { return {data, 1, bytes, bytes}; }
 
-// What goes to, or comes from, one other rank in one message; blocks of both sides pair off by their order in bytes.
+// A message to, or from, one other rank; the bytes of both sides' blocks pair off in their order.
 struct Message {
   int peer = 0;
   std::vector<Block> blocks;
   std::size_t bytes() const;
 };
 
-using Queue = void*;  // of a device: work in it is done in turn (a CUDA stream). Null: none (stream_order.hpp)
+using Queue = void*;  // a device's, which does its work in turn (a CUDA stream); null: none (stream_order.hpp)
 
 // Messages that travel again and again: made once, then started and finished any number of times without allocation.
 // This one form serves variable reduce-scatter (before the sum), variable all-gather and fused all-to-all: empty
@@ -40,10 +40,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual void start() = 0;
-  virtual bool test() = 0;    // moves it on; true when complete (or never started)
-  virtual void finish() = 0;  // waits until it is complete
-  // Work that the queue gets from now on waits for it. The host does too, but for groups that can leave it to the
-  // device: then whoever waits for the queue lets the group complete first.
+  virtual bool test() = 0;    // moves the exchange on; true when complete (or never started)
+  virtual void finish() = 0;  // waits until the exchange is complete
+  // Work that the queue gets from now on waits for the exchange. The host waits too, unless the group can leave that to
+  // the device: then whoever waits for the queue calls the group's complete() first.
   virtual void finish_in(Queue) { finish(); }
 };
 
@@ -57,13 +57,13 @@ class Communicator {
   virtual int rank() const = 0;
 
   virtual void barrier() = 0;
-  // In place, the same result on all ranks. Not for sums whose bits must not depend on the library: see
-  // ordered_sum.hpp.
+  // Reduces in place, with the same result on all ranks. Sums whose bits must not depend on the library take other
+  // ways: parallel/rounds/reduce_rounds.hpp and kernels/blas/sums.hpp.
   virtual void all_reduce(double* data, std::size_t n, Reduction) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
   virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;  // all: size() * bytes
 
-  // Texts of any length: from root to all; from each to all, by rank.
+  // Send texts of any length: from root to all ranks; from each rank to all, returned by rank.
   void broadcast(std::string&, int root);
   std::vector<std::string> all_gather(const std::string& mine);
 
@@ -72,39 +72,40 @@ class Communicator {
   virtual std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                                   std::vector<Message> receives) = 0;
 
-  // As all_gather, to be started and finished any number of times: mine and all must outlive it.
+  // An all_gather that is started and finished any number of times: mine and all must outlive it.
   virtual std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes,
                                                     void* all) = 0;
 
-  // Single messages: any number of sends and receives, complete after wait(). Allocates nothing after its first uses.
+  // Single messages: any number of sends and receives, which are complete after wait(). They allocate nothing after
+  // their first uses.
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void receive(int peer, void* data, std::size_t bytes) = 0;
   virtual void wait(const char* name) = 0;
-  virtual void wait_in(Queue, const char* name) { wait(name); }  // as Exchange::finish_in
+  virtual void wait_in(Queue, const char* name) { wait(name); }  // see Exchange::finish_in
 
-  // Whether what is started from now on begins, without the host, when all that the queue has so far is done.
+  // Returns whether what is started from now on begins, without the host, when all that the queue has so far is done.
   virtual bool start_after(Queue) { return false; }
-  // Waits, up to the limit, for all that queues wait for by finish_in and wait_in: a wait for the queue itself has
-  // none.
+  // Waits, up to the limit, for all that queues wait for by finish_in and wait_in: a wait for the queue itself has no
+  // limit.
   virtual void complete(const char*) {}
 
-  // Ranks of one colour form a group, ordered by key.
+  // Splits the group: ranks of one colour form a group, ordered by key.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  virtual std::unique_ptr<Communicator> split_by_node() = 0;  // those that share memory
+  virtual std::unique_ptr<Communicator> split_by_node() = 0;  // the ranks that share memory
 
-  // Which ranks share nodes, where the group works in two levels; else null.
+  // Says which ranks share nodes, where the group works in two levels; else null.
   virtual const NodeLevels* levels() const { return nullptr; }
 
-  // Whether exchanges run one after the other in the order of their starts, so that one may send what the one before
-  // it receives.
+  // Returns whether exchanges run one after the other in the order of their starts, so that one may send what the one
+  // before it receives.
   virtual bool runs_in_order() const { return false; }
 };
 
 // The group of one rank: everything is the identity.
 std::unique_ptr<Communicator> make_lone_communicator();
 
-// A group that is built on another and leaves to it whatever it does not do itself; but for the order of queues: its
-// own exchanges may belong to several groups.
+// A group that is built on another and leaves to it whatever it does not do itself, but for the order of queues,
+// because its own exchanges may belong to several groups.
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -132,7 +133,7 @@ class ForwardingCommunicator : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// Copies between lists of blocks that hold the same bytes in the same order but are cut differently.
+// copy_blocks copies between lists of blocks that hold the same bytes in the same order but are cut differently.
 
 // Walks over the bytes of a list of blocks.
 class BlockCursor {
@@ -170,7 +171,7 @@ inline void copy_blocks(const std::vector<Block>& from, const std::vector<Block>
   SESTINA_REQUIRE(source.at_end() && target.at_end(), "blocks of different sizes");
 }
 
-// How ranks of a group find out together whether one of them failed.
+// These functions let the ranks of a group find out together whether one of them failed.
 
 // An Error that all ranks have agreed on: the first one reports it, all exit with its code.
 class AgreedError : public Error {
@@ -178,15 +179,15 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-// Fails on all ranks, for what all of them have found out: one report, one code.
+// Fails on all ranks with one report and one code, for what all of them have found out.
 template <class... Args>
 [[noreturn]] void fail_on_all(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
   throw AgreedError(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, as an AgreedError,
-// and names that rank unless all failed in the same way. For phases in which a rank may fail by itself while others
-// would wait for it. The first rank calls the roll: a rank that does not come is named.
+// Calls f on every rank; when it fails on any, the lowest failing rank's Error is thrown on all of them, as an
+// AgreedError, and names that rank unless all failed in the same way. It serves phases in which a rank may fail by
+// itself while others would wait for it. The first rank calls the roll: a rank that does not come is named.
 void agree(Communicator&, const std::function<void()>& f);
 
 // Every other rank sends the first one a byte, and gets one back. Error(unavailable) names a rank that did not come.

@@ -35,8 +35,8 @@ void require_same_library(Communicator& group) {
 struct Transfer {
   int peer = 0;
   bool out = false;
-  void* data = nullptr;   // null: in the staging memory
-  std::size_t place = 0;  // where there
+  void* data = nullptr;   // null: the data lie in the staging memory
+  std::size_t place = 0;  // their place there
   std::size_t bytes = 0;
 };
 
@@ -88,7 +88,7 @@ class NcclGroup {
     check(ncclGroupEnd(), name);
   }
 
-  // Whether what was enqueued before the event is complete. Error(unavailable) when it never will be.
+  // Returns whether what was enqueued before the event is complete. Error(unavailable) when it never will be.
   bool done(const CudaEvent& event, const char* name) {
     require_connection(name);
     if (event.done(name)) return true;
@@ -115,17 +115,17 @@ class NcclGroup {
     }
   }
 
-  // Order between this stream and another, by events that nobody waits for.
+  // These keep an order between this stream and another, by events that the host does not wait for.
   void follow(cudaStream_t other) {
     order_.record(other);
     order_.hold(stream_);
   }
-  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after what was followed last
+  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after the last followed work
   void hold(cudaStream_t other, const CudaEvent& until) {
     until.hold(other);
     held_ = true;
   }
-  // What other streams wait for is complete.
+  // Returns when what other streams wait for is complete.
   void complete(const char* name) {
     if (!std::exchange(held_, false)) return;
     completed_.record(stream_);
@@ -199,14 +199,14 @@ class NcclExchange final : public Exchange {
     std::vector<Block> blocks;
     std::size_t place = 0;  // in the staging memory
   };
-  // For exchanges with host memory: CUDA copies pageable memory only when all before it on the stream is done, which
-  // would be a wait for other ranks without a limit.
+  // A stream and staging memory apart, for exchanges with host memory: CUDA copies pageable memory only when all before
+  // it on the stream is done, which would be a wait for other ranks without a limit.
   struct Apart {
     CudaStream stream;
     Staging staging{Staging::Place::device};
   };
 
-  // Whether it has blocks in host memory. `bytes`: of staging memory so far.
+  // Returns whether the message has blocks in host memory. `bytes`: the staging memory taken so far.
   bool add(Message message, bool out, std::size_t& bytes) {
     Piece piece{without_empty(std::move(message.blocks)), bytes};
     if (piece.blocks.empty()) return false;

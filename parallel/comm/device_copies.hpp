@@ -1,5 +1,5 @@
-// Staging memory of CUDA, and copies between the blocks of a message and contiguous memory. For CUDA builds alone. No
-// Kokkos.
+// Staging memory of CUDA, and copies between the blocks of a message and contiguous memory. It exists in CUDA builds
+// alone. No Kokkos.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@
 
 namespace sestina {
 
-// Contiguous memory that only grows; what it held is lost then.
+// Contiguous memory that only grows; what it held is lost when it does.
 class Staging {
  public:
   enum class Place { device, pinned_host };
@@ -38,7 +38,7 @@ bool is_flat(const Block&);  // one stretch of bytes
 std::vector<Block> without_empty(std::vector<Block>);
 bool same_blocks(const std::vector<Block>&, const std::vector<Block>&);
 
-// To and from contiguous memory, in the order of the bytes; either side may be the host's.
+// Copy blocks to and from contiguous memory, in the order of the bytes; either side may be the host's.
 void pack(const std::vector<Block>& from, char* to, cudaStream_t);
 void unpack(const char* from, const std::vector<Block>& to, cudaStream_t);
 

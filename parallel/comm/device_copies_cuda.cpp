@@ -8,7 +8,7 @@ namespace {
 
 void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride, const Block& shape,
                cudaStream_t stream) {
-  const bool flat = is_flat(shape);  // of any length: strides of 2-D copies end at 2 GiB
+  const bool flat = is_flat(shape);  // a flat copy has any length: strides of 2-D copies end at 2 GiB
   check_cuda(flat ? cudaMemcpyAsync(to, from, shape.bytes(), cudaMemcpyDefault, stream)
                   : cudaMemcpy2DAsync(to, to_stride, from, from_stride, shape.row_bytes, shape.rows, cudaMemcpyDefault,
                                       stream),

@@ -137,7 +137,7 @@ class NodeCommunicator final : public ForwardingCommunicator {
  private:
   bool leads() const { return node_->rank() == 0; }
 
-  std::unique_ptr<Communicator> node_, leaders_;  // leaders: of the nodes, in their order; others: a group unused
+  std::unique_ptr<Communicator> node_, leaders_;  // leaders_: in the order of the nodes; unused on other ranks
   NodeLevels levels_;
 };
 

@@ -1,4 +1,5 @@
-// Waiting for other ranks: polls, gives its core to those that work, and gives up at the run's limit. No Kokkos.
+// How a rank waits for other ranks: it polls, gives its core to those that work, and gives up at the run's limit. No
+// Kokkos.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -15,11 +16,11 @@
 
 namespace sestina {
 
-// How long a wait for other ranks may take, and what its message says: one process, one limit.
+// The limit of a wait for other ranks, and the words of its message: a process has one limit.
 struct WaitLimit {
   double seconds = 60;          // run.start_timeout until training begins, then run.abort_timeout
-  double later = 0;             // seconds more that this rank leaves to those who should speak before it
-  const char* phase = nullptr;  // of the start-up; null: over
+  double later = 0;             // further seconds, which this rank leaves to those who should speak before it
+  const char* phase = nullptr;  // the phase of the start-up; null: start-up is over
   void (*overdue)() = nullptr;  // called when the seconds are over, before this rank speaks
 };
 inline WaitLimit& wait_limit() {
@@ -27,7 +28,7 @@ inline WaitLimit& wait_limit() {
   return limit;
 }
 
-// What a wait that found no end says of itself: who was waited for, in what.
+// The message of a wait that found no end: who was waited for, and in what.
 inline std::string lost_text(const WaitLimit& limit, const char* name, const std::string& who) {
   if (limit.phase == nullptr)
     return fmt::format("waited {:.0f} s for {} in \"{}\" (run.abort_timeout): lost or hanging", limit.seconds, who,
@@ -36,13 +37,13 @@ inline std::string lost_text(const WaitLimit& limit, const char* name, const std
                      limit.seconds, who, limit.phase);
 }
 
-// The pause between two polls of a wait that has lasted so long, both in seconds. None at first: ranks that compute
-// equally are late by less. Then a part of the wait, so that it ends late by no more and costs next to no core. Asleep
-// and not in sched_yield: on Linux 6.18 a process that yields on a core of its own keeps others off that core for
-// minutes.
+// The pause between two polls of a wait that has lasted so long, both in seconds. At first there is none: ranks with
+// equal work are late by less. Then it is a part of the wait so far, so that the wait ends late by no more and costs
+// next to no core. The rank sleeps instead of calling sched_yield: on Linux 6.18 a process that yields on a core of its
+// own keeps others off that core for minutes.
 inline double poll_pause(double waited) { return waited < 500e-6 ? 0 : std::min(waited / 32, 1e-3); }
 
-// Polls until done(); at the limit fails with what was waited for: who() in `name`.
+// Polls until done(); at the limit it fails with what was waited for: who() in `name`.
 template <class Done, class Who>
 void poll_until(const char* name, Done done, Who who) {
   using Clock = std::chrono::steady_clock;
@@ -62,9 +63,9 @@ void poll_until(const char* name, Done done, Who who) {
 
 // Watches over the start of MPI, which waits for all ranks without a limit of its own and polls nothing.
 
-// While it lives: leaves the process (kernels/base/exit_handler.hpp) when the start takes longer than `timeout`
+// While it lives, it leaves the process (kernels/base/exit_handler.hpp) when the start takes longer than `timeout`
 // seconds, or `patience` seconds after give_up() began to return an exit code other than 0: usually the ranks meet
-// meanwhile, and agree on it.
+// meanwhile, and agree on that code.
 class StartGuard {
  public:
   StartGuard(double timeout, const std::function<int()>& give_up, double patience = 5)

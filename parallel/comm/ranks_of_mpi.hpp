@@ -1,5 +1,5 @@
-// A communicator of MPI as the ranks of a run, for programs that know MPI themselves: Runtime and run_program take it.
-// No Kokkos.
+// Makes a communicator of MPI the ranks of a run, for programs that know MPI themselves: Runtime and run_program take
+// it. No Kokkos.
 #pragma once
 #include <mpi.h>
 

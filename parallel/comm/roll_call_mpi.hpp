@@ -1,5 +1,6 @@
-// Who is lost, asked when a wait finds no end. A wait knows its own peers at best, and these may themselves wait for
-// the lost one: so every rank whose time is over tells the first two, which speak for all, and these hear who does not.
+// Finds out which ranks are lost when a wait finds no end. A wait knows its own peers at best, and these may themselves
+// wait for the lost one: so every rank whose time is over tells the first two, which speak for all, and these hear who
+// does not.
 #pragma once
 #include <mpi.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@ namespace sestina {
 
 class RollCall {
  public:
-  // Collective over the ranks of `all`; again after end().
+  // Collective over the ranks of `all`; may be called again after end().
   void start(MPI_Comm all) {
     if (!requests_.empty())
       fail(ExitCode::unavailable, "a rank was lost in this process before: MPI is of no use in it");
@@ -30,7 +31,7 @@ class RollCall {
                   MPI_CHAR, comm_);
   }
 
-  // This rank's time is over.
+  // Says that this rank's time is over.
   void answer() {
     if (comm_ == MPI_COMM_NULL || !requests_.empty()) return;
     static char word = 0;
@@ -43,13 +44,13 @@ class RollCall {
       if (peer != rank_) MPI_Isend(&word, 1, MPI_CHAR, peer, 0, comm_, request());
   }
 
-  // Nobody waits any more.
+  // Ends the roll call: nobody waits any more.
   void end() {
     if (comm_ != MPI_COMM_NULL && requests_.empty()) MPI_Comm_free(&comm_);
   }
 
-  // "rank 2, 3 (node b)": those that have not answered; otherwise "" where this rank is not one that hears it, or all
-  // have.
+  // Returns the ranks that have not answered, "rank 2, 3 (node b)"; "" where this rank is not one that hears answers,
+  // or all have answered.
   std::string silent() {
     if (rank_ >= speakers || requests_.empty()) return "";
     constexpr double patience = 2;  // seconds; others' waits began at other times
@@ -80,7 +81,7 @@ class RollCall {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::vector<char> words_, nodes_;    // nodes: host names, name_size characters each
-  std::vector<MPI_Request> requests_;  // what comes from the other ranks first
+  std::vector<MPI_Request> requests_;  // receives from the other ranks come first
 };
 
 inline RollCall& roll_call() {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* slurm_tasks = "SLURM_STEP_NUM_TASKS";
 
-// This process's number as its launcher counts; MPI may count otherwise.
+// Returns this process's number as its launcher counts; MPI may count otherwise.
 int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     const char* value = std::getenv(name);
@@ -27,14 +27,14 @@ int launched_rank() {
   return 0;
 }
 
-// All ranks that wait for a lost one would speak at once: the first rank does, else the second. In seconds, long enough
-// for the launcher to end the rest.
+// All ranks that wait for a lost one would speak at once: the first rank does, else the second. The times, in seconds,
+// are long enough for the launcher to end the rest.
 double patience_of(int rank) {
   constexpr double second = 6, others = 9;
   return rank == 0 ? 0 : rank == 1 ? second : others;
 }
 
-// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a word of ours.
+// Tasks of a bare srun have no process manager: each would initialise MPI alone, or end without a message from Sestina.
 bool has_meeting_point(const Launch& launch) {
   if (launch.variable != slurm_tasks) return true;
   for (const char* name : {"PMIX_RANK", "PMI_RANK", "PMI_FD"})
@@ -133,7 +133,7 @@ void Runtime::abort(ExitCode code) {
 ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device) {
   SESTINA_REQUIRE(world.size() == dp * tp, "{} ranks for {} x {}", world.size(), dp, tp);
   ProcessGrid grid{dp, tp, world.rank() / tp, world.rank() % tp, nullptr, nullptr};
-  const int members = node_size > 0 ? std::max(1, node_size / tp) : 0;  // of a data-parallel group on one node
+  const int members = node_size > 0 ? std::max(1, node_size / tp) : 0;  // ranks of a data-parallel group on one node
   grid.dp_group = with_node_groups(world.split(grid.tp_rank, grid.dp_rank), members);
   grid.tp_group = world.split(grid.dp_rank, grid.tp_rank);
   if (device && world.size() > 1) {

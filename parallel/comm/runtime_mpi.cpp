@@ -31,7 +31,7 @@ void check(int code, const char* what) {
   fail(ExitCode::unavailable, "MPI: {}: {}", what, text);
 }
 
-// Who is lost, where that is known; else those that a wait knows.
+// Names the ranks that are lost, where that is known; else those that a wait knows.
 std::string lost_or(const std::string& waited_for) {
   const std::string silent = roll_call().silent();
   return silent.empty() ? waited_for : silent;
@@ -50,8 +50,8 @@ MPI_Op operation(Reduction reduction) {
   return reduction == Reduction::sum ? MPI_SUM : reduction == Reduction::max ? MPI_MAX : MPI_MIN;
 }
 
-// A type for the blocks of a message, relative to its first block: libraries that read device memory tell it by the
-// address they are given. Counts of MPI are ints, so long stretches are cut into pages.
+// Makes a type for the blocks of a message, relative to its first block: libraries that read device memory tell it by
+// the address they are given. Counts of MPI are ints, so long stretches are cut into pages.
 class BlockType {
  public:
   explicit BlockType(const std::vector<Block>& blocks) {
@@ -142,7 +142,7 @@ class MpiExchange final : public Exchange {
     requests_.push_back(request);
     peers_.push_back(message.peer);
   }
-  // The ranks whose part is not complete.
+  // Returns the ranks whose part is not complete.
   std::string missing() {
     std::vector<int> late;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -278,11 +278,11 @@ class MpiCommunicator final : public Communicator {
   std::vector<int> peers_;  // by request
 };
 
-volatile std::sig_atomic_t leave_code = 0;  // of a process that hangs in MPI_Finalize, for its handler
+volatile std::sig_atomic_t leave_code = 0;  // the exit code of a process that hangs in MPI_Finalize, for its handler
 
 // One process starts MPI once at most, and has one run at a time.
 struct Session {
-  MPI_Comm given = MPI_COMM_NULL;  // by whoever started the run
+  MPI_Comm given = MPI_COMM_NULL;  // given by whoever started the run
   bool ours = false;               // MPI was started for it
 };
 Session& session() {
@@ -290,7 +290,7 @@ Session& session() {
   return only;
 }
 
-// What the host program started, or what is started here; then the communicator that it gives.
+// Takes the MPI that the host program started, or starts it; then takes the communicator that the program gives.
 void start_mpi() {
   int provided = 0, ended = 0;
   MPI_Finalized(&ended);

@@ -1,6 +1,5 @@
-// Work of an execution space and of a group, one after the other in the queue of a device, without the host between
-// them. On a host, and in groups that know no queues, the host waits: the same code, and an order that is there
-// already.
+// Work of an execution space and of a group that runs one after the other in the queue of a device, without the host
+// between them. On a host, and in groups that know no queues, the host waits instead: the code is the same.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/communicator.hpp"
@@ -8,8 +7,8 @@
 
 namespace sestina {
 
-// What the group starts from now on begins when all that the space has to do so far is complete. True: the host has not
-// waited for it. label: of the wait.
+// Makes all that the group starts from now on begin when all that the space has to do so far is complete. Returns true
+// where the host has not waited for that. label: the name of the host's wait.
 template <class Exec>
 bool start_after(const Exec& exec, Communicator& group, const char* label) {
   if (group.start_after(queue_of(exec))) return true;
@@ -17,7 +16,7 @@ bool start_after(const Exec& exec, Communicator& group, const char* label) {
   return false;
 }
 
-// The second phase of a gather, if it has one that has not begun: after what the space has to do so far.
+// Starts the second phase of a gather, if it has one that has not begun, after what the space has to do so far.
 template <class Exec>
 void go_on(const Exec& exec, Communicator& group, Gather& gather, const char* label) {
   if (!gather.finish_first_in(queue_of(exec))) return;

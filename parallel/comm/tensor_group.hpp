@@ -29,7 +29,7 @@ class TensorGroup final : public GroupOps<Exec> {
 
   void complete() override { group_.complete("tensor-parallel group"); }
 
-  // Calls since the last take: what a step really sends.
+  // The calls since the last take_count(): what a step really sends.
   struct Count {
     std::int64_t gathers = 0, scatter_sums = 0, reductions = 0;
   };

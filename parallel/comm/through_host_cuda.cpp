@@ -115,7 +115,7 @@ class ThroughHost final : public ForwardingCommunicator {
   void send(int peer, const void* data, std::size_t bytes) override { add(peer, const_cast<void*>(data), bytes, true); }
   void receive(int peer, void* data, std::size_t bytes) override { add(peer, data, bytes, false); }
 
-  // Nothing leaves before: so messages between two ranks keep their order, wherever they lie.
+  // Nothing leaves before this, so that messages between two ranks keep their order, wherever they lie.
   void wait(const char* name) override {
     for (const Single& single : singles_)
       if (single.out && single.owns_copy) copy(single.copy->data(), single.data, single.bytes);
@@ -144,8 +144,8 @@ class ThroughHost final : public ForwardingCommunicator {
     void* data;
     std::size_t bytes;
     bool out;
-    Staging* copy;   // null: goes as it is
-    bool owns_copy;  // else that of an earlier message with the same data
+    Staging* copy;   // null: the data go as they are
+    bool owns_copy;  // false: the copy is that of an earlier message with the same data
   };
   void add(int peer, void* data, std::size_t bytes, bool out) {
     if (bytes == 0) return;

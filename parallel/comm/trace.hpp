@@ -1,7 +1,7 @@
-// What a rank did and when: spans of computation, and exchanges from their start until they were seen complete, each in
-// a row of its own, and counts of how things stand. Recording reads a clock and fills memory that was there before:
-// nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are those of the
-// calls that queue it. No Kokkos.
+// The record of what a rank did and when: spans of computation, and exchanges from their start until they were seen
+// complete, each in a row of its own, and counts of how things stand. Recording reads a clock and fills memory that was
+// there before: nothing allocates. A full memory drops what comes, and counts it. On a device, spans of computation are
+// those of the calls that queue it. No Kokkos.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -15,30 +15,31 @@ namespace sestina {
 
 class Trace {
  public:
-  using Handle = std::int64_t;  // of a span; below 0: none
+  using Handle = std::int64_t;  // names a span; below 0: none
   enum class Kind : std::uint8_t { work, wait, exchange, count };
   struct Event {
-    const char* name = nullptr;        // not copied: static, but for add()
-    std::int64_t number = -1;          // of the block, bucket or group; -1: none
+    const char* name = nullptr;        // is not copied: static text, but for add()
+    std::int64_t number = -1;          // the number of the block, bucket or group; -1: none
     std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
     int row = 0;
     Kind kind = Kind::work;
-    double value = 0;  // of a count
+    double value = 0;  // the value of a count
   };
   static constexpr int work_row = 0;
 
   explicit Trace(std::size_t capacity);
-  int add_row(std::string name);  // allocates: before recording
+  int add_row(std::string name);  // allocates, so call it before recording
 
   void start();  // forgets what was recorded; the clock starts at 0
-  void stop();   // what is still open ends here
+  void stop();   // ends what is still open
   bool recording() const { return recording_; }
 
   Handle begin(int row, const char* name, std::int64_t number = -1, Kind kind = Kind::work);
   void end(Handle);
-  void end_as(Handle, const char* name);                            // where the name is known last
-  void count(const char* name, std::int64_t number, double value);  // from now on
-  // What another thread did, and when: as far as it lies after the start. name: lives until the trace was written.
+  void end_as(Handle, const char* name);                            // for a span whose name is known only at its end
+  void count(const char* name, std::int64_t number, double value);  // holds from now on
+  // Adds what another thread did and when, as far as that lies after the start. name must live until the trace is
+  // written.
   void add(int row, const char* name, std::chrono::steady_clock::time_point begin,
            std::chrono::steady_clock::time_point end);
 
@@ -51,12 +52,12 @@ class Trace {
 
   std::vector<Event> events_;
   std::vector<std::string> rows_{"computation"};
-  Handle first_ = 0;  // that of events_[0]; spans of recordings before lie below
+  Handle first_ = 0;  // the handle of events_[0]; spans of earlier recordings have lower ones
   std::int64_t origin_ = 0, dropped_ = 0;
   bool recording_ = false;
 };
 
-// One span after another in the row of computation; null: does nothing.
+// Spans one after another in the row of computation; with a null trace it does nothing.
 class OpenSpan {
  public:
   explicit OpenSpan(Trace* trace) : trace_(trace) {}
@@ -74,7 +75,7 @@ class OpenSpan {
   Trace::Handle handle_ = -1;
 };
 
-// As long as it lives.
+// A span that lasts as long as this object lives.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, const char* name, std::int64_t number = -1, Trace::Kind kind = Trace::Kind::work)
@@ -92,7 +93,8 @@ class TraceSpan {
 // A group of ranks whose operations are seen in a trace: exchanges each in a row of its own, from their start until
 // they were seen complete, and what waits for others in one row of the group.
 
-// The trace must outlive it. label: of the group's row. Groups that are split off are traced too.
+// Returns the group as one that is traced. The trace must outlive it. label: the name of the group's row. Groups that
+// are split off are traced too.
 std::unique_ptr<Communicator> traced(std::unique_ptr<Communicator>, Trace&, const char* label);
 
 }  // namespace sestina

@@ -1,4 +1,4 @@
-// Bytes as MPI counts them. Its counts are ints: what is longer is one element of a type of so many bytes.
+// Counts bytes for MPI. Its counts are ints, so a longer message is one element of a type of so many bytes.
 #pragma once
 #include <mpi.h>
 
@@ -9,13 +9,13 @@
 
 namespace sestina {
 
-// A number that an MPI call takes as an int. what: is counted, in which call.
+// Returns a number as the int that an MPI call takes. what: what is counted, in which call.
 inline int mpi_count(std::size_t n, const char* what) {
   if (n > INT_MAX) fail(ExitCode::unavailable, "MPI: {}: got {}, at most {} in one call", what, n, INT_MAX);
   return static_cast<int>(n);
 }
 
-// A type of so many contiguous bytes, not committed. limit: of a count; tests take a small one.
+// Makes a type of so many contiguous bytes, not committed. limit: the largest count; tests take a small one.
 inline MPI_Datatype bytes_type(std::size_t bytes, std::size_t limit = INT_MAX) {
   MPI_Datatype type;
   if (bytes <= limit) {
@@ -35,7 +35,7 @@ inline MPI_Datatype bytes_type(std::size_t bytes, std::size_t limit = INT_MAX) {
   return type;
 }
 
-// Count and type for a call that moves contiguous bytes, however many.
+// The count and type for a call that moves contiguous bytes, however many.
 class CountedBytes {
  public:
   explicit CountedBytes(std::size_t bytes, std::size_t limit = INT_MAX) : long_(bytes > limit) {
@@ -46,7 +46,7 @@ class CountedBytes {
     type_ = bytes_type(bytes, limit);
     MPI_Type_commit(&type_);
   }
-  // Calls that are under way keep what they need of it.
+  // MPI keeps what calls under way need of a type that is freed.
   ~CountedBytes() {
     if (long_) MPI_Type_free(&type_);
   }

@@ -1,4 +1,5 @@
-// What the ranks of a group check of NCCL before they connect: NCCL itself waits, or ends in a bare code. No Kokkos.
+// Checks on NCCL that the ranks of a group make before they connect: NCCL itself waits, or ends in a bare code. No
+// Kokkos.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,15 +8,15 @@
 
 namespace sestina {
 
-// "2.28.9" from NCCL's number of its version, which had another form before 2.9.
+// Returns "2.28.9" for NCCL's number of its version, which had another form before 2.9.
 inline std::string nccl_version_text(int code) {
   const bool old = code < 10000;
   const int major = old ? code / 1000 : code / 10000, rest = old ? code % 1000 : code % 10000;
   return fmt::format("{}.{}.{}", major, rest / 100, rest % 100);
 }
 
-// versions: of the library that each rank of a group found. The first with connections by configuration is 2.14 (user
-// guide, "ncclCommInitRankConfig"); of two ranks with different ones the handshake is undefined.
+// versions: those of the library that the ranks of a group found. The first version with connections by configuration
+// is 2.14 (user guide, "ncclCommInitRankConfig"); between ranks with different versions the handshake is undefined.
 inline void require_nccl_versions(const std::vector<int>& versions) {
   constexpr int first = 21400;
   for (std::size_t rank = 0; rank < versions.size(); ++rank) {

@@ -12,7 +12,7 @@
 namespace sestina {
 namespace {
 
-// Of a matrix (rows, cols), what is averaged and what is copied; nothing where it has no job.
+// Returns the bytes of a matrix (rows, cols) that are averaged and that are copied; zero where it has no job.
 struct BlockBytes {
   std::int64_t averaged = 0, copied = 0;
 };
@@ -40,7 +40,7 @@ class CoherenceTally {
     for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
       const TensorSpec& whole = stage.specs[at(spec)];
       if (!stage.is_matrix(spec)) continue;
-      // Heads by themselves are whole on their ranks: all ranks together have each once.
+      // Heads that are updated by themselves are whole on their ranks: all ranks together have each once.
       if (is_homed(stage, spec, input_.parallel) || matrix_parts(whole, input_.optimizer).size() > 1) {
         add(whole);
         continue;
@@ -83,17 +83,19 @@ class CoherenceTally {
   ByShape<CoherenceBytes> known_;
 };
 
-// When jobs are sent for a matrix by itself, as refresh_due() says: where floor(t count / window) goes up.
+// The updates t at which jobs are sent for a matrix by itself, as refresh_due() says: where the number of jobs floor(t
+// count / window) goes up.
 struct Sends {
   std::int64_t count, window;
   std::int64_t of(std::int64_t t) const { return t * count / window; }                              // up to update t
   std::int64_t update(std::int64_t number) const { return (number * window + count - 1) / count; }  // of job `number`
 };
 
-// After which update, from t on, a block is made equal that was so after `last`; 0: never.
+// Returns the update, from t on, after which a block is made equal again that was last made equal after `last`; 0:
+// never.
 std::int64_t next_synchronisation(const CoherenceRegistry& registry, const Sends& sends, std::int64_t staleness,
                                   std::int64_t t) {
-  for (std::int64_t tries = 0; tries <= sends.count + 1; ++tries) {  // the gaps between jobs, each once
+  for (std::int64_t tries = 0; tries <= sends.count + 1; ++tries) {  // each gap between jobs is tried once
     std::int64_t job = sends.of(t);
     if (sends.update(job) <= registry.last(0)) ++job;
     t = std::max(t, sends.update(job) + staleness);
@@ -102,7 +104,8 @@ std::int64_t next_synchronisation(const CoherenceRegistry& registry, const Sends
   return 0;
 }
 
-// Synchronisations of a block in one update, in the long run: from one to the next, however far it is.
+// Returns the synchronisations of a block in one update, in the long run: one over the updates from one to the next,
+// however far it is.
 double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
   const bool counted = stage.refresh_window > 0;
   const Sends sends{counted ? stage.refreshes : 1, counted ? stage.refresh_window : optimizer.matrix->refresh_every};
@@ -168,7 +171,7 @@ CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied,
           (nodes - 1) * (2 * averaged + copied) + far * newness};
 }
 
-// From the ranks of its node, or from the other leaders.
+// Pieces come from the ranks of its node, or from the other leaders.
 std::size_t coherence_staging_elements(const NodeLevels& levels, int rank) {
   const std::vector<int>& mates = levels.mates(rank);
   std::size_t most = 0;

@@ -1,13 +1,15 @@
-// When replicas of a matrix are made equal, and what that sends. With parallel.partition = "replicated" every rank
-// updates its own copy; where results of refreshes are seen as soon as they are ready (visibility = "eager"), ranks see
-// them at different updates, and their copies drift apart: preconditioners, and with them weights. A synchronisation
-// makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its optimizer's state.
-// What is decided here follows from counters that are equal on all ranks, never from what is ready on one. No Kokkos.
+// Decides when replicas of a matrix are made equal, and counts what that sends. With parallel.partition = "replicated"
+// every rank updates its own copy; where results of refreshes are seen as soon as they are ready (visibility =
+// "eager"), ranks see them at different updates, and their copies drift apart: preconditioners, and with them weights.
+// A synchronisation makes one block the same on all ranks again (Asteria, III-D). A block is a matrix with all of its
+// optimizer's state. Decisions here follow from counters that are equal on all ranks, never from what is ready on one
+// rank. No Kokkos.
 //
 // Under tensor parallelism replicas of a whole matrix lie on the homes of the data-parallel ranks, which have the same
-// number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") in the same way; and
-// where every rank updates the whole matrix (tp_update = "duplicated") on all ranks of the stage, or, where one
-// data-parallel rank owns it, on its tensor-parallel group. Shards of what a home has made equal go to its group again.
+// number in their groups; those of a shard that is a matrix by itself (tp_update = "blockwise") lie in the same way.
+// Where every rank updates the whole matrix (tp_update = "duplicated") they lie on all ranks of the stage, or, where
+// one data-parallel rank owns the matrix, on its tensor-parallel group. When a home has made a matrix equal, it sends
+// the shards to its group again.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,32 +20,35 @@
 
 namespace sestina {
 
-// Owners alone update their matrices, and with fixed visibility all ranks see results at the same update: these need
-// no synchronisation.
+// True where replicas need synchronisation. They need none where owners alone update their matrices, or where with
+// fixed visibility all ranks see results at the same update.
 bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
 
-// The ranks with replicas of the same matrix: whether those of all data-parallel ranks of the stage, and whether those
-// of a tensor-parallel group, which is all or one of them; as nodes; and the place of a rank among them.
+// The ranks with replicas of the same matrix. replicated_over_dp: all data-parallel ranks of the stage have one;
+// replicated_over_tp: all ranks of a tensor-parallel group have one. replica_levels: these ranks by node; replica_rank:
+// the place of a rank among them.
 bool replicated_over_dp(const ParallelOptions&);
 bool replicated_over_tp(const ParallelOptions&);
 NodeLevels replica_levels(const ParallelOptions&);
 int replica_rank(const ParallelOptions&, int dp_rank, int tp_rank);
-// Of a tensor-parallel group, which begins a node where it spans several.
+// The nodes of a tensor-parallel group, which begins a node where it spans several.
 NodeLevels shard_levels(const ParallelOptions&);
 
-// Numbers are averaged over the replicas, weighted equally; bases, what lies in them, codes and counters come from the
-// replica with the newest results.
+// True for a field whose elements are averaged. Numbers are averaged over the replicas, weighted equally; bases, what
+// lies in them, codes and counters come from the replica with the newest results.
 bool is_averaged(DType, bool of_basis);
 
-// Of each block how often, and after which update, its replicas were made equal.
+// Keeps for each block how often, and after which update last, its replicas were made equal.
 class CoherenceRegistry {
  public:
-  // staleness: S, updates after which all ranks have seen a result. budget: optimizer.refresh.coherence_every.
+  // staleness: the number of updates S after which all ranks have seen a result. budget:
+  // optimizer.refresh.coherence_every.
   CoherenceRegistry(std::size_t blocks, std::int64_t staleness, std::int64_t budget)
       : blocks_(blocks), staleness_(staleness), budget_(budget) {}
 
-  // After update t of a block whose newest job was sent at `sent` (RefreshPort): results may have been seen since the
-  // last synchronisation, none is still to be seen, and more updates have passed since than the budget allows.
+  // True when a block is due after update t, its newest job having been sent at update `sent` (RefreshPort): results
+  // may have been seen since the last synchronisation, none is still to be seen, and more updates have passed since
+  // than the budget allows.
   bool due(std::size_t block, std::int64_t t, std::int64_t sent) const {
     return may_differ(sent) && t >= sent + staleness_ && t - blocks_[block].updates > budget_;
   }
@@ -53,7 +58,7 @@ class CoherenceRegistry {
     ++blocks_[block].version;
     blocks_[block].updates = t;
   }
-  // Replicas that cannot differ after update t, though nothing was sent: a checkpoint says no more than that.
+  // Notes that replicas cannot differ after update t though nothing was sent: a checkpoint says no more than that.
   void equal(std::size_t block, std::int64_t t) { blocks_[block].updates = t; }
 
   std::int64_t version(std::size_t block) const { return blocks_[block].version; }  // synchronisations
@@ -67,7 +72,7 @@ class CoherenceRegistry {
   std::int64_t staleness_, budget_;
 };
 
-// What all ranks of a group send, in bytes; between_nodes: that part of it.
+// The bytes that all ranks of a group send; between_nodes: the part of them that goes from node to node.
 struct CoherenceBytes {
   std::int64_t sent = 0, between_nodes = 0;
   void add(const CoherenceBytes& other) {
@@ -76,10 +81,10 @@ struct CoherenceBytes {
   }
 };
 
-// What synchronisations of a rank were since the last look.
+// The synchronisations of a rank since the last look.
 struct CoherenceCount {
   std::int64_t blocks = 0;
-  CoherenceBytes bytes;  // that this rank sent
+  CoherenceBytes bytes;  // sent by this rank
   double drift = 0;      // largest relative distance (Frobenius) of this rank's weights of a block from the result
   void add(const CoherenceCount& other) {
     blocks += other.blocks;
@@ -88,19 +93,20 @@ struct CoherenceCount {
   }
 };
 
-// Of one synchronisation of a block with so many bytes that are averaged and that are copied from the newest replica.
+// Returns the bytes that one synchronisation of a block sends, of whose own bytes `averaged` are averaged and `copied`
+// are copied from the newest replica.
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels&);
 
-// The elements of the pieces in which fields travel, one after the other, and the memory of a rank for its own piece,
-// the result, and pieces that come from others.
+// coherence_piece: the elements of the pieces in which fields travel, one after the other. coherence_staging_elements:
+// the memory of a rank for its own piece, the result, and pieces that come from others.
 inline constexpr std::size_t coherence_piece = std::size_t{1} << 16;
 std::size_t coherence_staging_elements(const NodeLevels&, int rank);
 
-// Of a run, by groups of ranks with the same matrices.
+// The synchronisations of a run, by groups of ranks with the same matrices.
 struct CoherencePlan {
-  std::int64_t blocks = 0;         // of one group each
-  CoherenceBytes synchronisation;  // of all blocks, once, and of the shards that follow from them
-  double synchronisations = 0;     // of a block in one update, in the long run, without those that saves force
+  std::int64_t blocks = 0;         // each counted once for its group
+  CoherenceBytes synchronisation;  // bytes of all blocks, once, and of the shards sent after them
+  double synchronisations = 0;     // how many of a block in one update, in the long run, without those that saves force
   double bytes_per_update() const { return synchronisations * static_cast<double>(synchronisation.sent); }
 };
 CoherencePlan plan_coherence(const PlanInput&, const std::vector<StagePlan>&);

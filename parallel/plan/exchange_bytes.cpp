@@ -101,7 +101,7 @@ SumStaging sum_staging_bytes(const StagePlan& stage, const PlanInput& input, con
   const auto sum = [&](std::size_t count, std::size_t bytes) {
     staging.group = std::max(staging.group, summed_from_others(count, part.tp, part.tp_rank) * bytes);
   };
-  if (part.splits_rows()) {  // parts of the rows that stay here
+  if (part.splits_rows()) {  // the other ranks' parts of the rows that stay here
     const auto own = static_cast<std::size_t>(part.own_rows(static_cast<std::int64_t>(n)));
     staging.group = at(part.tp - 1) * own * static_cast<std::size_t>(part.config.hidden_size) * width.compute;
   } else {

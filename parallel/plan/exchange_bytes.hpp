@@ -15,19 +15,19 @@
 
 namespace sestina {
 
-// Micro-groups that are updated at home take turns in so many places, chunks of buckets that are reduced in at most so
-// many.
+// group_places: the places in which micro-groups that are updated at home take turns. most_chunk_places: the most
+// places in which chunks of buckets that are reduced take turns.
 inline constexpr std::size_t group_places = 2, most_chunk_places = 3;
 
-// Where the ranks of a data-parallel group cut a bucket: at what each owns, or evenly where nobody does.
+// Returns where the ranks of a data-parallel group cut a bucket: at what each owns, or evenly where nobody owns it.
 std::vector<std::int64_t> bucket_cuts(const BucketLayout&, int ranks);
 
-// A place of so many elements (16 MiB) costs less than the waits of the further rounds or chunks that would do with
-// less.
+// A place of so many elements (16 MiB) costs less than the waits of the additional rounds or chunks that a smaller one
+// would need.
 inline constexpr std::size_t small_place_elements = std::size_t{4} << 20;
 
-// How the buckets of a stage are reduced, the same on all ranks of the group, and what comes from others meanwhile:
-// chunks take turns in places, which together are no larger than the two largest buckets or two small places.
+// How the buckets of a stage are reduced, the same on all ranks of the group, and the places for what comes from others
+// meanwhile: chunks take turns in them, which together are no larger than the two largest buckets or two small places.
 struct BucketReduction {
   std::vector<ReduceRounds> rounds;         // by bucket
   std::size_t places = 0;                   // 0: nothing is reduced
@@ -36,28 +36,28 @@ struct BucketReduction {
     return places == 0 ? 0 : places * place_elements[static_cast<std::size_t>(dp_rank)] * sizeof(float);
   }
 };
-// levels: of the data-parallel group, for bulk data. device: gradients lie in its memory.
+// levels: those of the data-parallel group, for bulk data. device: gradients lie in device memory.
 BucketReduction bucket_reduction(const std::vector<BucketLayout>&, const NodeLevels& levels, bool device,
                                  std::size_t small_place = small_place_elements);
 
-// The nodes of a data-parallel group, as make_grid lays it out: on each so many of its ranks.
+// The nodes of a data-parallel group as make_grid lays it out.
 NodeLevels planned_levels(const ParallelOptions&);
 
-// The matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the order of
-// their updates; none where nothing is homed.
+// Returns the matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the
+// order of their updates; none where nothing is homed.
 std::vector<std::vector<int>> homed_groups(const StagePlan&, const ParallelOptions&, int dp_rank);
-// Whether a tensor-parallel rank is the home of a spec, or one of them.
+// True where a tensor-parallel rank is the home of a spec, or one of its homes.
 bool is_home(const StagePlan&, int spec, int tp_rank);
 
-// Elements of each place at one home, for the largest group that comes there; bytes of their whole gradients and
-// rounded weights.
+// home_slot_elements: the elements of each place at one home, for the largest group that comes there; home_slot_bytes:
+// the bytes of the whole gradients and rounded weights in these places.
 std::array<std::size_t, group_places> home_slot_elements(const StagePlan&, const ParallelOptions&, int dp_rank,
                                                          int tp_rank);
 std::size_t home_slot_bytes(const StagePlan&, const ParallelOptions&, int dp_rank, int tp_rank, StorageWidth);
 
-// The largest of the sums over the tensor-parallel group: inside a pass, in updates of shards, and of gradients of
-// which every rank has a part (stage: with the buckets of this rank). same_heads: of the ranks with the same key and
-// value heads.
+// Staging bytes of the largest sum over the tensor-parallel group: of those inside a pass, in updates of shards, and of
+// gradients of which every rank has a part (stage has the buckets of this rank). same_heads: the same for sums over the
+// ranks with the same key and value heads.
 struct SumStaging {
   std::size_t group = 0, same_heads = 0;
 };

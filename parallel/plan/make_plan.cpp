@@ -17,7 +17,7 @@ namespace {
 using Partition = ParallelOptions::Partition;
 using TpUpdate = ParallelOptions::TpUpdate;
 
-// What planning needs of a stage besides the plan itself. Items are its matrices in backward order.
+// The numbers of a stage that planning needs in addition to the plan itself. Items are its matrices in backward order.
 struct Draft {
   std::vector<int> specs;  // by item
   std::vector<PartitionItem> items;
@@ -59,14 +59,14 @@ Buckets numbers_of_specs(const Draft& draft) {
   return buckets;
 }
 
-// Homes of all data-parallel ranks filled together; then tp of them make a rank.
+// Fills the homes of all data-parallel ranks together; then tp of them make a rank.
 void assign_jointly(StagePlan& stage, const Draft& draft, const PlanInput& input) {
   const int dp = input.parallel.dp, tp = input.parallel.tp;
   Assignment best = assign_optimal(draft.cost, dp * tp);
   std::vector<std::int64_t> whole;
   for (const int spec : draft.specs) whole.push_back(stage.specs[at(spec)].elements());
   even_bytes(draft.cost, whole, dp * tp, best);
-  std::vector<std::int64_t> received(at(dp * tp), 0);  // for it, by all ranks of its group
+  std::vector<std::int64_t> received(at(dp * tp), 0);  // bytes received for an item by all ranks of its group
   for (std::size_t i = 0; i < whole.size(); ++i) received[at(best.bin[i])] += draft.items[i].elements;
   const std::vector<int> rank = group_homes(received, dp, tp);
   std::vector<int> place;
@@ -78,7 +78,8 @@ void assign_jointly(StagePlan& stage, const Draft& draft, const PlanInput& input
   }
 }
 
-// The least largest load, then the fewest bytes at the rank with most of them, of all and of each bucket.
+// Gives items to bins with the least largest load, then with the fewest bytes at the rank with most of them, of all and
+// of each bucket.
 std::vector<int> optimal_owners(const Draft& draft, int dp) {
   Assignment best = assign_optimal(draft.cost, dp);
   even_bytes(draft.cost, draft.elements(), dp, best);
@@ -102,7 +103,7 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) 
   return optimal_owners(draft, parallel.dp);
 }
 
-// Homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
+// Chooses homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
 void assign_homes(StagePlan& stage, const Draft& draft, const ParallelOptions& parallel) {
   for (int owner = every_rank; owner < parallel.dp; ++owner) {
     std::vector<int> specs;
@@ -131,7 +132,7 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }
 
-// Owners and homes of the stage's matrices, and what follows for the ranks.
+// Chooses owners and homes of the stage's matrices, and notes what follows for the ranks.
 void assign(StagePlan& stage, const PlanInput& input) {
   const ParallelOptions& parallel = input.parallel;
   const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
@@ -155,7 +156,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
   stage.rank_elements = std::move(loads.elements);
 }
 
-// Largest over mean of values gathered from all stages.
+// Returns the largest over the mean of values gathered from all stages.
 double ratio_of(const std::vector<std::int64_t>& load) {
   double largest = 0, sum = 0;
   for (const std::int64_t x : load) {
@@ -171,7 +172,7 @@ double mean_of(const std::vector<std::int64_t>& load) {
                             }) / static_cast<double>(load.size());
 }
 
-// What the rank that receives most of each bucket receives, over the mean; no tensor is received in parts.
+// Returns what the rank that receives most of each bucket receives, over the mean; no tensor is received in parts.
 LoadRatio received(const Plan& plan) {
   double most = 0, least = 0, all = 0;
   for (const StagePlan& stage : plan.stages)
@@ -228,7 +229,7 @@ LayerRange stage_layers(const PlanInput& input, int stage) {
 }
 
 void lay_out_buckets(StagePlan& stage, const PlanInput& input, int tp_rank) {
-  // Which tensors share a bucket is the same on every rank: it follows from the shards of rank 0.
+  // The same tensors share a bucket on every rank: the buckets follow from the shards of rank 0.
   const int dp = input.parallel.dp, tp = input.parallel.tp;
   const auto shapes = [&](int rank) { return local_shapes(stage.specs, input.model, tp, rank); };
   const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);

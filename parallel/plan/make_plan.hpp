@@ -7,7 +7,7 @@
 
 namespace sestina {
 
-// Micro-batches of one data-parallel rank, of `all` in a step: numbers [first, first + count).
+// The micro-batches of one data-parallel rank: numbers [first, first + count) of the `all` of a step.
 struct BatchShare {
   int micro_batch = 1;  // sequences in each
   int all = 1, first = 0, count = 1;
@@ -15,27 +15,28 @@ struct BatchShare {
 BatchShare batch_share(const PlanInput&, int dp_rank);
 BatchShare largest_share(const PlanInput&);  // at least one micro-batch
 
-// Computed once for a run: the memory check, the executor, what `plan` prints and the tests read this one.
+// The plan is computed once for a run: the memory check, the executor, what `plan` prints and the tests read this one.
 struct Plan {
   PlanInput input;
   int dp = 1, tp = 1, pp = 1;
   std::vector<StagePlan> stages;
-  PipelineOptions pipe;                       // of data-parallel ranks with the largest share of the batch
-  PipelineSchedule schedule;                  // the same
+  PipelineOptions pipe;                       // those of data-parallel ranks with the largest share of the batch
+  PipelineSchedule schedule;                  // that of the same ranks
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
-  LoadRatio dp_received;                      // of each bucket of gradients, by the rank that receives most of it
+  LoadRatio dp_received;                      // what the rank that receives most of each bucket of gradients receives
   std::vector<Collective> collectives;
   CoherencePlan coherence;
   int ranks() const { return dp * tp * pp; }
 };
 
-// Layers of one pipeline stage: even parts in order, or as the deck says.
+// Returns the layers of one pipeline stage: even parts in order, or as the deck says.
 LayerRange stage_layers(const PlanInput&, int stage);
 
-// One stage by itself. Matrices are the tensors of optimizer.kind (optimizer/routing.hpp).
+// Plans one stage by itself. Matrices are the tensors of optimizer.kind (core/optimizer/base/routing.hpp).
 StagePlan plan_stage(const PlanInput&, LayerRange);
 
-// Buckets as tensor-parallel rank `tp_rank` has them: names and owners are those of the plan, sizes its own.
+// Lays out the buckets as tensor-parallel rank `tp_rank` has them: names and owners are those of the plan, sizes its
+// own.
 void lay_out_buckets(StagePlan&, const PlanInput&, int tp_rank);
 
 Plan make_plan(const PlanInput&);

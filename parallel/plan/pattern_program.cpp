@@ -12,8 +12,8 @@ namespace {
 
 using Row = std::vector<double>;
 
-// The most valuable pattern within a capacity, depth first by value for its size, cut by the value of a part of an
-// item.
+// Finds the most valuable pattern within a capacity: depth first by value for its size, cut by the bound that allows a
+// part of an item.
 class Knapsack {
  public:
   Knapsack(const ItemClasses& items, std::int64_t capacity) : items_(items), capacity_(capacity) {}
@@ -96,7 +96,7 @@ class Simplex {
   }
   double bins() const { return std::accumulate(used_.begin(), used_.end(), 0.0); }
 
-  // False when rounding leaves no pattern to give way.
+  // Returns false when rounding leaves no pattern to give way.
   bool enter(const BinPattern& pattern) {
     Row column(k_, 0);
     for (std::size_t i = 0; i < k_; ++i)

@@ -45,7 +45,7 @@ class Play {
   struct Progress {
     int ahead = 0, forwards = 0, backwards = 0, weights = 0;
     bool updated = false, is_stale = true;
-    std::optional<Action> next;                     // what it can begin first
+    std::optional<Action> next;                     // the action that the stage can begin first
     std::vector<double> forward_end, backward_end;  // by micro-batch
   };
 
@@ -53,8 +53,8 @@ class Play {
   bool is_split() const { return set_.kind == Kind::zb_h1; }
   int chunks() const { return set_.stages / set_.ranks; }
 
-  // The action that can begin first; of those, backwards before forwards before weight parts. What a stage can begin
-  // changes with its rank and with its neighbours alone.
+  // Returns the action that can begin first; among equals, backwards come before forwards before weight parts. What a
+  // stage can begin changes only with its rank and with its neighbours.
   std::optional<Action> next() {
     for (int s = 0; s < set_.stages; ++s)
       if (stages_[at(s)].is_stale) choose(s, true);
@@ -151,8 +151,8 @@ class Play {
     if (is_split()) return stage.forwards - stage.backwards >= set_.ranks - rank || in_flight(s) >= set_.ranks;
     return in_flight(s) >= set_.ranks - rank;
   }
-  // Interleaved: a rank's stages (chunks) take turns in groups of P micro-batches, the last chunk first on the way
-  // back; after 2 (P-1-r) + (chunks-1) P forwards, forward and backward in turn.
+  // Interleaved schedule: the stages (chunks) of rank r take turns in groups of P micro-batches, the last chunk first
+  // on the way back; after 2 (P-1-r) + (chunks-1) P forwards, forward and backward alternate.
   bool in_turn(int s, bool forward) const {
     const int rank = set_.rank_of(s), most = chunks() * set_.micros;
     int forwards = 0, backwards = 0;
@@ -195,8 +195,8 @@ class Play {
   std::vector<double> free_;  // by rank
 };
 
-// What must be held at a time, by stage and by boundary, over the whole order. Between processes a message may lie on
-// both sides for as long as its sender's slot is in use.
+// Counts what must be held at a time, by stage and by boundary, over the whole order. Between processes a message may
+// lie on both sides for as long as its sender's slot is in use.
 void add_places(PipelineSchedule& schedule, const PipelineOptions& set) {
   const bool split = set.kind == Kind::zb_h1;
   std::vector<int> forwards = schedule.ahead, backwards(at(set.stages), 0), ends(at(set.stages), 0);

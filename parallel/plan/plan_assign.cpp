@@ -47,8 +47,8 @@ void search(const ItemClasses& items, int bins, Packing& packing, std::int64_t& 
   constexpr int most_tries = 40;
   constexpr std::int64_t fine = 1'000'000;  // a millionth of the load is near enough to be left
   constexpr double rounding = 1e-7;
-  std::int64_t low = bound;  // what is below is proven out of reach, or was tried in vain
-  bool at_low = true;        // a bound is often reached itself
+  std::int64_t low = bound;  // capacities below are proven out of reach, or were tried in vain
+  bool at_low = true;        // the bound itself is often reached
   for (int tries = 0; tries < most_tries && low < largest && largest - bound > bound / fine; ++tries) {
     const std::int64_t capacity = at_low ? low : low + (largest - low) / 2;
     const double enough = bins + rounding;
@@ -79,7 +79,7 @@ std::int64_t load_bound(const std::vector<std::int64_t>& cost, int bins) {
   const std::int64_t total = std::accumulate(sorted.begin(), sorted.end(), std::int64_t{0});
   std::int64_t bound = std::max(sorted.front(), (total + bins - 1) / bins);
   const auto m = static_cast<std::size_t>(bins);
-  std::vector<std::int64_t> first(sorted.size() + 1, 0);  // sums of the first n
+  std::vector<std::int64_t> first(sorted.size() + 1, 0);  // first[n]: the sum of the first n
   std::partial_sum(sorted.begin(), sorted.end(), first.begin() + 1);
   for (std::size_t j = 1; j * m < sorted.size(); ++j) bound = std::max(bound, first[j * m + 1] - first[j * m - j]);
   return bound;
@@ -107,7 +107,7 @@ Assignment assign_longest_first(const std::vector<std::int64_t>& cost, int bins)
 Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins) {
   const Classed classed = classify(cost);
   const ItemClasses& items = classed.classes;
-  constexpr std::size_t most_classes = 16;  // beyond, patterns are too many, and packing is easy
+  constexpr std::size_t most_classes = 16;  // with more there are too many patterns, and packing is easy
   Assignment out{std::vector<int>(cost.size(), 0), 0, load_bound(cost, bins)};
   Packing packing = pack_longest_first(items, bins);
   out.largest = largest_load(items, packing);
@@ -124,7 +124,7 @@ Assignment assign_optimal(const std::vector<std::int64_t>& cost, int bins) {
 
 namespace {
 
-// Items that may change places: as dear and as large as one another.
+// Classes of items that may change places: all of a class have the same cost and bytes.
 struct SwapClasses {
   std::vector<std::int64_t> cost, bytes;  // by class
   std::vector<std::vector<int>> items;    // by class, in the order given
@@ -132,7 +132,7 @@ struct SwapClasses {
   std::size_t classes() const { return items.size(); }
 };
 
-// The largest first.
+// Returns the classes, the largest first.
 SwapClasses swap_classes(const std::vector<std::int64_t>& cost, const std::vector<std::int64_t>& bytes) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<int>, std::greater<>> found;
   for (std::size_t i = 0; i < cost.size(); ++i) found[{bytes[i], cost[i]}].push_back(static_cast<int>(i));
@@ -147,7 +147,7 @@ SwapClasses swap_classes(const std::vector<std::int64_t>& cost, const std::vecto
   return out;
 }
 
-// Numbers of items by bin and class, with what they cost and weigh.
+// The numbers of items by bin and class, with their cost and bytes.
 struct Filling {
   Packing count;
   std::vector<std::int64_t> load, bytes;
@@ -165,13 +165,14 @@ struct Filling {
   }
 };
 
-// One item of the fullest bin against a smaller one of another bin, or none.
+// An exchange of one item of the fullest bin against a smaller one of another bin, or against none.
 struct Swap {
   std::size_t give = 0, take = 0, to = 0;  // take: a class, or the number of classes for none
   std::int64_t fuller = 0;                 // the larger of both bins, afterwards
 };
 
-// The swap that leaves the least in both bins without a load above `largest`; fuller = what `from` has: there is none.
+// Returns the swap that leaves the least in the fuller of both bins, without a load above `largest`; where fuller =
+// what `from` has, there is none.
 Swap best_swap(const SwapClasses& items, const Filling& now, std::size_t from, std::int64_t largest) {
   const std::size_t none = items.classes();
   Swap best{.fuller = now.bytes[from]};
@@ -190,7 +191,7 @@ Swap best_swap(const SwapClasses& items, const Filling& now, std::size_t from, s
   return best;
 }
 
-// What each bin receives of each bucket, and the most of each bucket.
+// The bytes that each bin receives of each bucket, and the most of each bucket.
 class Shards {
  public:
   Shards(const SwapClasses& items, const std::vector<int>& bucket, int bins, int places)
@@ -209,7 +210,7 @@ class Shards {
     return static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
   }
   std::int64_t most(std::size_t bucket) const { return bytes_[bucket][fullest(bucket)]; }
-  // The most of any bucket, and of all of them one after the other.
+  // Returns the most that a bin receives of a bucket, and the sum of that over all buckets.
   std::pair<std::int64_t, std::int64_t> measure() const {
     std::pair<std::int64_t, std::int64_t> sum(0, 0);
     for (std::size_t k = 0; k < buckets(); ++k) sum = {std::max(sum.first, most(k)), sum.second + most(k)};
@@ -243,7 +244,8 @@ std::vector<int> deal_by_buckets(const SwapClasses& items, const std::vector<int
   return dealt;
 }
 
-// What places and bins have, and the most that any of them may have: what the earlier keys reached.
+// The loads and bytes of places and bins, and the most that any of them may have, which is what the earlier keys
+// reached.
 struct Room {
   const SwapClasses& items;
   int places;
@@ -273,8 +275,8 @@ struct Room {
   }
 };
 
-// An item changes places with one of its class from another bucket, such that no bin has as much of the two buckets as
-// its bin has of its own.
+// Lets an item change places with one of its class from another bucket, such that no bin has as much of the two buckets
+// as its bin has of its own.
 bool exchange_item(const SwapClasses& items, int given, std::vector<int>& place, Shards& shards) {
   const auto place_of = [&](int item) -> int& { return place[static_cast<std::size_t>(item)]; };
   const std::size_t bucket = shards.bucket(given), bin = shards.bin(place_of(given));
@@ -294,7 +296,7 @@ bool exchange_item(const SwapClasses& items, int given, std::vector<int>& place,
   return false;
 }
 
-// An item goes to a place that has room for it and less of its bucket.
+// Moves an item to a place that has room for it and less of its bucket.
 bool move_item(const SwapClasses& items, int item, std::vector<int>& place, Shards& shards, Room& room) {
   int& from = place[static_cast<std::size_t>(item)];
   const std::size_t kind = items.of[static_cast<std::size_t>(item)], bucket = shards.bucket(item),
@@ -312,12 +314,12 @@ bool move_item(const SwapClasses& items, int item, std::vector<int>& place, Shar
   return false;
 }
 
-// Lowers what the fullest bin has of a bucket. False: no item of it can go.
+// Lowers what the fullest bin has of a bucket. Returns false where no item of it can go.
 bool lower_bucket(const SwapClasses& items, std::size_t bucket, std::vector<int>& place, Shards& shards, Room& room) {
   const std::size_t bin = shards.fullest(bucket);
   const std::int64_t most = shards.of(bucket, bin);
   for (std::size_t kind = 0; kind < items.classes(); ++kind) {
-    if (items.bytes[kind] == 0 || items.bytes[kind] == most) continue;  // alone it is the least there can be
+    if (items.bytes[kind] == 0 || items.bytes[kind] == most) continue;  // this item alone is the least there can be
     const auto& equal = items.items[kind];
     const auto given = std::find_if(equal.begin(), equal.end(), [&](int item) {
       return shards.bucket(item) == bucket && shards.bin(place[static_cast<std::size_t>(item)]) == bin;

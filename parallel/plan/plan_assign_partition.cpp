@@ -19,7 +19,7 @@ std::int64_t sum_of(const std::vector<int>& bucket, Of of) {
   return sum;
 }
 
-// Bucket numbers, heaviest first.
+// Returns bucket numbers, the heaviest first.
 std::vector<std::size_t> by_cost(const Items& items, const Buckets& buckets) {
   std::vector<std::int64_t> weight;
   for (const auto& bucket : buckets) weight.push_back(sum_of(bucket, [&](int i) { return items[at(i)].cost; }));
@@ -29,7 +29,7 @@ std::vector<std::size_t> by_cost(const Items& items, const Buckets& buckets) {
   return order;
 }
 
-// What share of a bucket each rank should take.
+// Returns the share of a bucket that each rank should take.
 std::vector<double> shares(const std::vector<double>& load, double mean, double alpha) {
   const double even = 1.0 / static_cast<double>(load.size());
   std::vector<double> missing;
@@ -42,7 +42,7 @@ std::vector<double> shares(const std::vector<double>& load, double mean, double 
 // Cuts one bucket at the item ends nearest to the shares.
 void cut_bucket(const Items& items, const std::vector<int>& bucket, const std::vector<double>& share,
                 std::vector<double>& load, std::vector<int>& owner) {
-  std::vector<double> end = {0};  // of the first n items, in cost
+  std::vector<double> end = {0};  // end[n]: the cost of the first n items
   for (const int item : bucket) end.push_back(end.back() + static_cast<double>(items[at(item)].cost));
   const std::size_t last = share.size() - 1;
   double wanted = 0;

@@ -9,9 +9,10 @@ namespace sestina {
 
 namespace {
 
-constexpr int most_nodes = 100'000;  // of a search; beyond, its answer is the safe one
+constexpr int most_nodes = 100'000;  // nodes of a search; beyond, its answer is the safe one
 
-// Depth first over the classes, largest counts first: the fullest pattern within the capacity that `available` allows.
+// Searches the fullest pattern within the capacity that `available` allows: depth first over the classes, largest
+// counts first.
 class Filler {
  public:
   Filler(const ItemClasses& items, const BinPattern& available, std::int64_t capacity)
@@ -57,14 +58,15 @@ bool any(const BinPattern& p) {
   return std::any_of(p.begin(), p.end(), [](int n) { return n > 0; });
 }
 
-// Gives one item of a class to another bin for one of a smaller class, or for nothing (take = number of classes).
+// An exchange: the full bin gives one item of a class to another bin for one of a smaller class, or for nothing (take =
+// number of classes).
 struct ItemExchange {
   std::size_t to = 0, give = 0, take = 0;
-  std::int64_t moved = 0, fuller = 0;  // the load moved; of the two bins afterwards
+  std::int64_t moved = 0, fuller = 0;  // the load that moves; that of the fuller bin afterwards
 };
 
-// The exchange after which the fuller of the two bins is the least full; among equals the first bin, then the largest
-// items. give = number of classes: none makes the full bin less full.
+// Returns the exchange after which the fuller of the two bins is the least full; among equals the first bin counts,
+// then the largest items. give = number of classes: none makes the full bin less full.
 ItemExchange best_exchange(const ItemClasses& items, const BinPattern& full, std::int64_t load,
                            const std::vector<LoadTree>& giving) {
   const std::size_t k = items.classes();
@@ -82,7 +84,7 @@ ItemExchange best_exchange(const ItemClasses& items, const BinPattern& full, std
   return best;
 }
 
-// The items that are left into the bins that are left: the fullest bins first, else longest first.
+// Packs the items that are left into the bins that are left: the fullest bins first, else longest first.
 std::optional<Packing> pack_rest(const ItemClasses& items, BinPattern left, int bins, std::int64_t capacity) {
   const ItemClasses rest{items.size, left};
   Packing packing;
@@ -134,7 +136,7 @@ void improve(const ItemClasses& items, Packing& packing) {
     load.push_back(items.load(bin));
     total += load.back();
   }
-  LoadTree fullest(bins);        // of negative loads
+  LoadTree fullest(bins);        // holds negative loads
   std::vector<LoadTree> giving;  // loads of the bins that hold an item of the class; k: all bins
   for (std::size_t j = 0; j <= k; ++j) giving.emplace_back(bins);
   const auto refresh = [&](std::size_t bin) {

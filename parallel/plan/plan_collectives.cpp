@@ -56,8 +56,8 @@ TensorSpec largest_shard(const TensorSpec& spec, const PlanInput& input) {
   return local_shape(spec, input.model, input.parallel.tp, 0);
 }
 
-// Gradients to their owners, weights back, bucket by bucket; where nobody owns a bucket, sums to everybody. Weights
-// travel without the gaps between them, as they are computed with: vectors in fp32.
+// Counts gradients to their owners and weights back, bucket by bucket; where nobody owns a bucket, sums go to all
+// ranks. Weights travel without the gaps between them, as they are computed with: vectors in fp32.
 void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   if (input.parallel.dp == 1) return;
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
@@ -77,8 +77,8 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
     }
 }
 
-// Places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an owner, one for
-// each chunk of one that is sharded.
+// Counts the places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an
+// owner, one for each chunk of a sharded tensor.
 std::int64_t square_places(const StagePlan& stage, const PlanInput& input) {
   std::int64_t places = 0;
   for (int number = 0; number < static_cast<int>(stage.specs.size()); ++number) {
@@ -90,8 +90,8 @@ std::int64_t square_places(const StagePlan& stage, const PlanInput& input) {
   return places;
 }
 
-// Losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, whether the weights are
-// finite; what the trainer asks all ranks.
+// Counts losses of all micro-batches and squares, in fp64; squares of each tensor's shards; with both, the flag of
+// weights that are not finite; and what the trainer asks all ranks.
 void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   constexpr std::int64_t f64 = 8;
   const PlanInput& input = plan.input;
@@ -123,7 +123,7 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   tally.add("all_gather", "all", "times", 1, bytes({.times = true}) * parallel.ranks());
 }
 
-// Whole matrices for their update: to the homes and back, or all to all, or products summed.
+// Counts what updates of matrices send: whole matrices to the homes and back, or to all, or sums of products.
 void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   if (input.parallel.tp == 1) return;
   std::int64_t groups = 0, gradient_bytes = 0, update_bytes = 0;
@@ -142,7 +142,7 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
   }
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
   tally.add("all_to_all", "tp", "updates", groups, update_bytes);
-  if (replicas_drift(input.parallel, input.optimizer)) {  // which groups have matrices that were made equal
+  if (replicas_drift(input.parallel, input.optimizer)) {  // a flag for each group with matrices that were made equal
     std::int64_t most = 0;
     for (int rank = 0; rank < input.parallel.dp; ++rank)
       most = std::max(most, static_cast<std::int64_t>(homed_groups(stage, input.parallel, rank).size()));
@@ -170,10 +170,10 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
             *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
 }
 
-// The model's own, by micro-batch (core/model). With sequence parallelism, attention and MLP each gather their input
-// and scatter their sum, forward; backward does both in mirror and gathers the input once more for the weight
-// gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without it, sums go
-// to everybody and nothing is gathered.
+// Counts the model's own collectives, by micro-batch (core/model). With sequence parallelism, attention and MLP each
+// gather their input and scatter their sum, forward; backward does both in mirror and gathers the input once more for
+// the weight gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without
+// it, sums go to all ranks and nothing is gathered.
 void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   const ModelConfig& model = input.model;
   const BatchShare batch = largest_share(input);
@@ -191,11 +191,11 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   } else {
     tally.add("all_reduce", "tp", "activations", sums, sums * stream);
   }
-  if (post_norm) {  // squares of q and k of each row, over all heads
+  if (post_norm) {  // the squares of q and k of each row, over all heads
     const std::int64_t norms = micros * layers * (again ? 3 : 2);
     tally.add("all_reduce", "tp", "norms of q and k", norms, norms * 2 * tokens * f32_bytes);
   }
-  if (last) {  // of each row: the largest logit; the sum of exponentials and the target's logit
+  if (last) {  // for each row the largest logit, the sum of exponentials and the target's logit
     const ModelPart part = model_part(model, input.parallel.tp, 0, input.parallel.sequence_parallel);
     const std::int64_t rows =
         logit_rows(part, static_cast<int>(tokens), static_cast<std::size_t>(compute_bytes(input)));
@@ -203,7 +203,7 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   }
 }
 
-// What each rank has a part of is summed once, after the last micro-batch.
+// Gradients of which each rank has a part are summed once, after the last micro-batch.
 void partial_gradients(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input))
     tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32_bytes);

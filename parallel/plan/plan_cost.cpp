@@ -33,7 +33,7 @@ double estimated_seconds(const MatrixOptions& options, std::int64_t rows, std::i
   return seconds_of(with_refreshes(options, work.update, work.refresh), rows * cols, machine);
 }
 
-// Whether it was measured with options that make the same work.
+// True where it was measured with options that make the same work.
 bool applies(const MeasuredUpdate& update, const MatrixOptions& options) {
   constexpr double giga = 1e9, digits = 1e-6;
   const double flops = work_of(options, update.rows, update.cols).update;
@@ -47,7 +47,7 @@ const MeasuredUpdate* find_measured(const MatrixOptions& options, std::int64_t r
   return nullptr;
 }
 
-// Of all that apply, measured over estimated; 1: none does.
+// Returns measured over estimated seconds of all that apply; 1 where none does.
 double measured_factor(const MatrixOptions& options, const MachineOptions& machine) {
   double measured = 0, estimated = 0;
   for (const MeasuredUpdate& update : machine.update) {
@@ -116,7 +116,7 @@ bool updates_shards(const ParallelOptions& parallel) {
   return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
 }
 
-// What a tensor-parallel rank that updates a matrix, or has a part in that, has of it.
+// The part of a matrix that a tensor-parallel rank has, which updates the matrix or has a part in its update.
 TensorSpec held_of(const TensorSpec& whole, const PlanInput& input, int tp_rank) {
   return updates_shards(input.parallel) ? local_shape(whole, input.model, input.parallel.tp, tp_rank) : whole;
 }

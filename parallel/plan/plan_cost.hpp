@@ -1,4 +1,4 @@
-// What updating a matrix costs, for the balance of loads, and what ranks are charged for it. No Kokkos.
+// The cost of updating a matrix, for the balance of loads, and what ranks are charged for it. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,14 +12,14 @@
 
 namespace sestina {
 
-// FLOPs of one update of a matrix as its kind states them (core/optimizer/base/sides.hpp), whatever is executed. Kinds
-// that state none, and names that are no kind, cost their number of elements.
+// Returns the FLOPs of one update of a matrix as its kind states them (core/optimizer/base/sides.hpp), whatever is
+// executed. Kinds that state none, and names that are no kind, cost their number of elements.
 double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols);
 
-// Seconds of one update with inline refreshes by their period (asynchronous ones run next to it: worker_flops). As
-// measured, where [machine] has a matrix of this shape, kind and work; else from what is executed with these options,
-// products at the machine's peak and passes over memory at its bandwidth, times what the matrices that were measured
-// took over the same estimate of them.
+// Returns the seconds of one update with inline refreshes by their period (asynchronous ones run next to it:
+// worker_flops). They are measured ones where [machine] has a matrix of this shape, kind and work. Else they are
+// estimated from what is executed with these options, with products at the machine's peak and passes over memory at its
+// bandwidth, and scaled by measured over estimated seconds of the matrices that were measured.
 double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
 
 // Shapes of the matrices of a plan, and how many of them were measured.
@@ -28,19 +28,20 @@ struct MeasuredShapes {
 };
 MeasuredShapes measured_shapes(const std::vector<StagePlan>&, const PlanInput&);
 
-// Cost of one tensor, all its heads where it is updated by heads: elements, FLOPs (rounded by matrix), or nanoseconds.
+// Returns the cost of one tensor, with all its heads where it is updated by heads: elements, FLOPs (rounded by matrix),
+// or nanoseconds.
 std::int64_t tensor_cost(const TensorSpec&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
-// Of the part of one rank in the update of a matrix whose shards stay where they lie (parallel.tp_update =
-// "distributed"): its products have the whole side that is not cut, so the parts are more together than the matrix.
+// The cost of one rank's part in the update of a matrix whose shards stay where they lie (parallel.tp_update =
+// "distributed"). Its products have the whole side that is not cut, so the parts together cost more than the matrix.
 struct ShardedTensor {
   const TensorSpec &whole, &shard;
   bool counted = true;  // see TensorHolding
 };
 std::int64_t shard_cost(const ShardedTensor&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
-// A number of matrices that follows from their shape. A model has few shapes and very many matrices, and some kinds go
-// through theirs block by block: each shape is asked for once.
+// A number that follows from a matrix's shape. A model has few shapes and very many matrices, and some kinds go through
+// theirs block by block: each shape is asked for once.
 template <class Number>
 class ByShape {
  public:
@@ -57,17 +58,17 @@ class ByShape {
   std::map<Shape, Number> known_;
 };
 
-// Of tensor_cost, and bytes of optimizer state. What is given must outlive them.
+// tensor_cost and the bytes of optimizer state, by shape. The arguments must outlive them.
 ByShape<std::int64_t> tensor_costs(const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 
-// Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
+// Throws Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);
 
-// What a rank that updates a matrix, or has a part in that, executes of it by the way in which matrices that tensor
-// parallelism cuts are updated (parallel.tp_update), in units of `cost`: all of it where the rank is its home, the own
-// shard where shards are updated by themselves ("blockwise"), and where all ranks update shards together
-// ("distributed") the rank's part of the products. The first rank has the most. The input must outlive this.
+// The work of a rank that updates a matrix, or has a part in that, in units of `cost`. It follows from
+// parallel.tp_update: all of it where the rank is the matrix's home, its own shard where shards are updated by
+// themselves ("blockwise"), and its part of the products where all ranks update shards together ("distributed"). The
+// first rank has the most. The input must outlive this object.
 class RankCosts {
  public:
   RankCosts(const PlanInput&, ParallelOptions::Cost cost);
@@ -79,21 +80,23 @@ class RankCosts {
   ByShape<std::int64_t> whole_;
 };
 
-// What each rank of a stage, whose owners and homes are known, computes in an update and keeps for it.
+// The loads of the ranks of a stage, whose owners and homes are known: what each computes in an update and keeps for
+// it.
 struct RankLoads {
-  std::vector<std::int64_t> cost, elements;  // (dp * tp): what a rank computes; of the matrices whose state it keeps
+  std::vector<std::int64_t> cost, elements;  // (dp * tp): what a rank computes; elements whose state it keeps
 };
 
 RankLoads rank_loads(const StagePlan&, const PlanInput&, ParallelOptions::Cost cost);
 
-// FLOPs of asynchronous refreshes in an update, which workers compute next to it, by rank; 0 where refreshes are
-// inline. periods: updates between the refreshes of each matrix by its index in the model; empty: as the deck says.
+// Returns, by rank, the FLOPs of asynchronous refreshes in an update, which workers compute next to it; 0 where
+// refreshes are inline. periods: the updates between the refreshes of each matrix by its index in the model; empty: as
+// the deck says.
 std::vector<double> worker_flops(const StagePlan&, const PlanInput&, const std::vector<std::int64_t>& periods);
 
-// FLOPs of the first bases of each rank's matrices, once in a run; 0 where there are none.
+// Returns the FLOPs of the first bases of each rank's matrices, computed once in a run; 0 where there are none.
 std::vector<double> first_bases_flops(const StagePlan&, const PlanInput&);
 
-// Refreshes of one matrix in an update, where the deck gives one period for all of them.
+// Returns the refreshes of one matrix in an update, where the deck gives one period for all of them.
 double refreshes_per_update(const StagePlan&, const OptimizerOptions&);
 
 }  // namespace sestina

@@ -19,7 +19,7 @@
 namespace sestina {
 namespace {
 
-// What all ranks have in common.
+// The inputs that all ranks have in common.
 struct Planned {
   const Plan& plan;
   const PlanInput& input;
@@ -45,7 +45,7 @@ struct Shard {
 
 std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
 
-// What tied embeddings take on the way between first and last stage, on each side.
+// Bytes that tied embeddings take on the way between first and last stage, on each side.
 std::size_t tie_bytes(const Planned& s, const Shard& shard) {
   const int last = s.pipe.stages - 1, number = shard.place.number;
   const bool once = s.pipe.rank_of(0) == s.pipe.rank_of(last);
@@ -55,8 +55,8 @@ std::size_t tie_bytes(const Planned& s, const Shard& shard) {
          (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
 }
 
-// Copies of trained weights for passes that began under them, and the tensors between this stage and the next one, each
-// with a place for evaluation.
+// Returns the bytes of copies of trained weights for passes that began under them, and of the tensors between this
+// stage and the next one, each with a place for evaluation.
 std::size_t stash_bytes(const Planned& s, const Shard& shard) {
   const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);
@@ -81,7 +81,7 @@ std::size_t stash_bytes(const Planned& s, const Shard& shard) {
   return bytes + tie_bytes(s, shard);
 }
 
-// The same for all data-parallel ranks.
+// Counts what is the same for all data-parallel ranks.
 ModelSize common_size(const Planned& s, const Shard& shard) {
   const int sequence = s.input.sequence_length;
   const LayerRange layers = shard.stage.layers;
@@ -133,14 +133,14 @@ class UpdateScratch {
   std::size_t shard_ = 0;
 };
 
-// Numbers of matrices by their shape.
+// The bytes of matrices, found once for each shape.
 struct MatrixBytes {
   ByShape<std::size_t> state, scratch;
   ByShape<PagedBytes> paged;
   ByShape<RefreshNeeds> jobs;
 };
 
-// Of all parts of a matrix, where its refreshes are jobs.
+// Bytes of all parts of a matrix whose refreshes are jobs.
 RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer) {
   if (optimizer.refresh_workers() == 0) return {};
   RefreshNeeds sum;
@@ -164,7 +164,7 @@ MatrixBytes matrix_bytes(const OptimizerOptions& optimizer, MemorySpace memory) 
           ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};
 }
 
-// What streams and workers take, or what the deck allows.
+// Bytes that streams and workers take, or what the deck allows.
 std::size_t paged_in_memory(const PagedBytes& largest, int streams, const OptimizerOptions& optimizer, bool on_device) {
   const PagedAtWork work = on_device
                                ? paged_on_device(largest.update, largest.refresh)
@@ -174,7 +174,8 @@ std::size_t paged_in_memory(const PagedBytes& largest, int streams, const Optimi
                   static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
 }
 
-// Preconditioners of a rank that lie elsewhere between their uses: what is in memory of them, next to the store's own.
+// Counts preconditioners of a rank that lie in a tier between their uses: what is in memory of them, and the store's
+// own buffers.
 void add_tiers(const Planned& s, const PagedBytes& paged, int streams, RankMemory& memory) {
   if (paged.nvme + paged.host == 0) return;
   const OptimizerOptions& optimizer = s.input.optimizer;
@@ -192,14 +193,14 @@ void add_tiers(const Planned& s, const PagedBytes& paged, int streams, RankMemor
   (s.on_device() ? memory.host_tier : memory.size.optimizer) += buffers;
 }
 
-// What a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose home it
-// is, and optimizer state.
+// Counts what a rank keeps of the tensors of a stage: master weights, as the arena holds them and for matrices whose
+// home it is, and optimizer state.
 void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes& known, RankMemory& memory) {
   const PlanInput& o = s.input;
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
   std::size_t arena = 0;
-  PagedBytes paged;  // of all
+  PagedBytes paged;  // bytes of all matrices
   std::size_t job = 0;
   const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {

@@ -1,4 +1,4 @@
-// What one step sends from node to node.
+// The bytes that one step sends from node to node.
 #include "parallel/plan/plan_collectives.hpp"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace sestina {
 namespace {
 
-// How often a byte that one rank collects from all, or sends to all, goes to another node, in the mean over the ranks.
+// Returns how often a byte that one rank collects from all, or sends to all, goes to another node, in the mean over the
+// ranks.
 double crossings(const NodeLevels& levels, bool two_levels) {
   const auto nodes = static_cast<double>(levels.nodes.size());
   if (two_levels && continues_the_tree(levels)) return nodes - 1;
@@ -22,7 +23,8 @@ double crossings(const NodeLevels& levels, bool two_levels) {
   return others / static_cast<double>(levels.node_of.size());
 }
 
-// Of a sum (twice) or a gather (once) along a ring of so many: a part of the buffer on each link between two nodes.
+// Returns the bytes between nodes of a sum (twice) or a gather (once) along a ring of `members` ranks: a part of the
+// buffer on each link between two nodes.
 double ring(const Collective& collective, double nodes, double members) {
   const double turns = collective.operation == "all_reduce" ? 2 : 1;
   return nodes < 2 ? 0 : turns * nodes * (members - 1) / members * static_cast<double>(collective.bytes);
@@ -37,7 +39,7 @@ double of_data_parallel(const Collective& collective, const ParallelOptions& par
   return ring(collective, nodes, nodes);
 }
 
-// Exchanged directly, each pair of ranks for itself.
+// Returns the bytes between nodes of an exchange in which each pair of ranks exchanges directly.
 double of_tensor_parallel(const Collective& collective, const ParallelOptions& parallel) {
   const NodeLevels levels = even_nodes(parallel.tp, parallel.node_size);
   const double direct = crossings(levels, false) * static_cast<double>(collective.bytes);

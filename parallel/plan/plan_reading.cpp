@@ -12,13 +12,13 @@ using Numbers = std::vector<std::int64_t>;
 
 struct Fused {
   std::vector<PartitionItem> items;  // cost = elements: what drives the cuts
-  Numbers flops, elements;           // of the shard
+  Numbers flops, elements;           // those of the shard
 };
 
 Fused fused_tensors(const ModelConfig& model, int tp) {
   const std::int64_t d = model.hidden_size, q = model.query_width(), kv = model.key_value_width();
   const std::int64_t fc1 = (model.gated() ? 2 : 1) * model.intermediate_size;
-  const std::int64_t shape[4][2] = {// fc2, fc1, qkv, o: the reverse of the order of the modules
+  const std::int64_t shape[4][2] = {// fc2, fc1, qkv, o: the modules' order reversed
                                     {d, model.intermediate_size / tp},
                                     {fc1 / tp, d},
                                     {(q + 2 * kv) / tp, d},
@@ -49,7 +49,7 @@ ReadingRow row(std::string plan, const Fused& fused, const std::vector<int>& bin
   return {std::move(plan), ratio_of(fused.flops, bin, bins), ratio_of(fused.elements, bin, bins)};
 }
 
-// The numbers of some of the tensors.
+// Returns the numbers of some of the tensors.
 Fused part_of(const Fused& fused, const std::vector<std::size_t>& some) {
   Fused part;
   for (const std::size_t i : some) {
@@ -59,7 +59,7 @@ Fused part_of(const Fused& fused, const std::vector<std::size_t>& some) {
   return part;
 }
 
-// What one data-parallel rank owns, the dearest first.
+// Returns what one data-parallel rank owns, the dearest first.
 std::vector<std::size_t> owned_by(const Fused& fused, const std::vector<int>& owner, int rank) {
   std::vector<std::size_t> mine;
   for (std::size_t i = 0; i < owner.size(); ++i)
@@ -69,7 +69,7 @@ std::vector<std::size_t> owned_by(const Fused& fused, const std::vector<int>& ow
   return mine;
 }
 
-// Equal counts in order.
+// Gives the tensors to homes in order, in equal counts.
 std::vector<int> equal_counts(std::size_t items, int bins) {
   std::vector<int> bin;
   for (std::size_t i = 0; i < items; ++i) bin.push_back(static_cast<int>(i * at(bins) / items));

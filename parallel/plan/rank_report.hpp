@@ -1,5 +1,5 @@
-// What a rank tells the others of every step: the one description of these messages, which are written and read
-// through it, and from which the plan counts their bytes. All numbers are fp64. No Kokkos.
+// The report of every step that a rank sends to the others: the one description of these messages, which are written
+// and read through it, and from which the plan counts their bytes. All numbers are fp64. No Kokkos.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,19 +11,21 @@
 
 namespace sestina {
 
-// Of one stage of an asynchronous pipeline, and its update: the squares of its gradient; how late it was, how far its
-// weights had moved meanwhile and how large they are (squares); and the cosine with the gradient at the newest weights.
+// The update of one stage of an asynchronous pipeline: the squares of its gradient; how late the gradient was; how far
+// the weights had moved meanwhile and how large they are (squares); and the gradient's cosine with that at the newest
+// weights.
 struct StageUpdate {
   double squares = 0, delay = 0, moved = 0, weight = 0, cosine = 0;
 };
-// Of an asynchronous step on this rank: its loss, and 1 where weights that were written are not finite.
+// An asynchronous step on this rank: its loss, and 1 where weights that were written are not finite.
 struct RankSums {
   double loss = 0, overflows = 0;
 };
 
-// Whether a rank wants to stop or to save, and how its saves failed (Trainer::failed_saves). The largest of all counts.
+// A rank's votes to stop and to save, and how its saves failed (Trainer::failed_saves). The largest of all ranks
+// counts.
 struct Votes {
-  static constexpr int polls = 2;  // of a synchronous step: before it, and after its gradients
+  static constexpr int polls = 2;  // polls of a synchronous step: before it, and after its gradients
   double stop = 0, save = 0, failed_saves = 0;
   void add(const Votes& other) {
     stop = std::max(stop, other.stop);
@@ -34,15 +36,16 @@ struct Votes {
 
 enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
 
-// How long the step took, with peak memory, ages of preconditioners and energy.
+// The times of a step, with peak memory, ages of preconditioners and energy.
 struct RankStep {
   std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
   double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
   double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
-  double energy = 0;                               // joules of its node, of one rank of each; NaN: not known there
+  double energy = 0;                               // joules of the node, from one rank of each; NaN: not known there
   double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
-  // For all ranks: the times of the rank that took longest (so that its phases add up to no more than the step; the
-  // first of equals), the largest memory and age, all ages, preconditioners, joules and seconds of workers.
+  // Makes this the step of all ranks: the times of the rank that took longest (so that its phases add up to no more
+  // than the step; the first of equals), the largest memory and age, all ages, preconditioners, joules and seconds of
+  // workers.
   void add(const RankStep& other) {
     if (other.seconds.back() > seconds.back()) {
       seconds = other.seconds;
@@ -56,7 +59,7 @@ struct RankStep {
     refresh_workers += other.refresh_workers;
   }
 };
-// Ages of the preconditioners of one pipeline stage.
+// The ages of the preconditioners of one pipeline stage.
 struct StageAges {
   double max = 0, sum = 0, count = 0;
   void add(const StageAges& other) {
@@ -66,7 +69,7 @@ struct StageAges {
   }
 };
 
-// Where replicas drift: bytes that this rank sent to make them equal, and how far they were apart.
+// The bytes that this rank sent to make drifting replicas equal, and how far they were apart.
 struct ReplicaReport {
   double bytes = 0, drift = 0;
   void add(const ReplicaReport& other) {
@@ -75,7 +78,7 @@ struct ReplicaReport {
   }
 };
 
-// Which parts of a report a message has.
+// The parts of a report that a message has.
 struct ReportParts {
   bool sums = false, votes = false, times = false, replicas = false;
 };
@@ -97,7 +100,7 @@ struct RankReport {
     std::fill(ages.begin(), ages.end(), StageAges());
     replicas = {};
   }
-  // Another rank's in addition, but for the sums, which one rank of each stage speaks for.
+  // Adds another rank's report, but for the sums, which one rank of each stage speaks for.
   void add(const RankReport& other) {
     votes.add(other.votes);
     step.add(other.step);
@@ -106,15 +109,15 @@ struct RankReport {
   }
 };
 
-// What the trainer has all ranks know of a step. In an asynchronous pipeline nobody waits: all of it travels in one
-// message while later steps are under way. Otherwise votes are polls, and where replicas drift what they say of it
-// follows in a message of its own.
+// Returns what the trainer has all ranks know of a step. In an asynchronous pipeline no rank waits: all of it travels
+// in one message while later steps are under way. Otherwise votes are polls, and where replicas drift the numbers on
+// that follow in a message of their own.
 inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
   const bool async = parallel.is_async();
   return {.sums = async, .votes = async, .times = true, .replicas = replicas_drift(parallel, optimizer)};
 }
 
-// Calls visit(first number, how many) for what these parts are made of, in the order in which it travels.
+// Calls visit(first number, how many) for each piece of these parts, in the order in which the pieces travel.
 template <class Report, class Visit>
 void for_numbers(Report& report, const ReportParts& parts, const Visit& visit) {
   const auto piece = [&visit](auto& of) {

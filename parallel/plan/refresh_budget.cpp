@@ -13,9 +13,9 @@
 namespace sestina {
 namespace {
 
-constexpr double rounding = 1e-9;  // of shares that are whole numbers but for it
+constexpr double rounding = 1e-9;  // the rounding error of shares that should be whole numbers
 
-// In proportion to the weights; what one would have beyond `most` goes to the others.
+// Shares out in proportion to the weights; what one would have beyond `most` goes to the others.
 std::vector<double> real_shares(const std::vector<double>& cost, const std::vector<double>& weight, double budget,
                                 double most) {
   std::vector<double> share(cost.size(), 0);
@@ -39,8 +39,8 @@ std::vector<double> real_shares(const std::vector<double>& cost, const std::vect
   return share;
 }
 
-// FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; of a kind that states none, up to
-// a factor, rows^3 + cols^3 of each.
+// Returns the FLOPs of a refresh of all matrices of a stage, as the row of the kind states them; for a kind that states
+// none, rows^3 + cols^3 of each matrix, up to a factor.
 double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
   const MatrixKind* kind = find_matrix_kind(optimizer.kind);
   const auto cube = [](std::int64_t side) { return std::pow(static_cast<double>(side), 3); };
@@ -54,10 +54,12 @@ double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
   return sum;
 }
 
-// Rates are those of a machine on which nothing else runs; workers share caches and memory with the compute threads.
+// Measured rates are those of a machine on which nothing else runs, but workers share caches and memory with the
+// compute threads.
 constexpr double reserve = 1.5;
 
-// One job for each snapshot, with its part of the kind's refresh work: d^3 of it, or m n min(m, n).
+// Makes one job for each snapshot, with its part of the kind's refresh work: in proportion to d^3 for a snapshot of
+// side d, or to m n min(m, n) for one of m by n.
 RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::int64_t index, double flops) {
   RefreshLoad load{index};
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
@@ -70,7 +72,7 @@ RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::i
   return load;
 }
 
-// By rank of the stage; a matrix that is cut over tensor-parallel ranks counts whole on each of them.
+// Collects jobs by rank of the stage; a matrix that is cut over tensor-parallel ranks counts whole on each of them.
 void add_loads(const StagePlan& stage, const Plan& plan, const MatrixIndex& index, const RefreshSpeed& speed,
                std::vector<RefreshLoad>* loads) {
   const OptimizerOptions& o = plan.input.optimizer;
@@ -89,7 +91,7 @@ void add_loads(const StagePlan& stage, const Plan& plan, const MatrixIndex& inde
   }
 }
 
-// By rank of the world: of all stages that its process has.
+// Collects jobs by rank of the world, of all stages that its process has.
 std::vector<std::vector<RefreshLoad>> loads_of(const Plan& plan, const MatrixIndex& index, const RefreshSpeed& speed) {
   const int in_stage = plan.dp * plan.tp;
   std::vector<std::vector<RefreshLoad>> loads(at(in_stage * plan.pipe.ranks));
@@ -145,7 +147,7 @@ void plan_refreshes(Plan& plan) {
     cost.push_back(refresh_cost(plan.stages[at(s)], optimizer));
   }
   const std::vector<double> weight = refresh_weights(optimizer.refresh, delays);
-  // A window in which the share of every stage is at least one refresh, and rounding is slight.
+  // The window is one in which the share of every stage is at least one refresh, and rounding is slight.
   double all = 0, weighted = 0;
   for (std::size_t i = 0; i < cost.size(); ++i) {
     all += cost[i];

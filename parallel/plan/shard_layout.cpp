@@ -13,7 +13,7 @@ namespace sestina {
 
 namespace {
 
-// Even parts; the first ones are larger by one where they do not divide.
+// Returns even parts; where they do not divide, the first ones are larger by one.
 TensorShard even(TensorShard::Cut cut, std::int64_t size, int parts, int part) {
   const auto edge = [&](std::int64_t p) { return (size * p + parts - 1) / parts; };
   return {cut, edge(part), edge(part + 1)};
@@ -49,7 +49,7 @@ TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp,
   local.skew_block = spec.skew_block;
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
-  if (spec.heads > 0 && spec.rows > 0)  // those at hand: cuts fall between heads
+  if (spec.heads > 0 && spec.rows > 0)  // the heads of the shard: cuts fall between heads
     local.heads = static_cast<int>(spec.heads * local.rows / spec.rows);
   return local;
 }
@@ -74,7 +74,7 @@ namespace {
 // Exchanges one home of the heaviest group against one of another while that makes the heaviest lighter.
 void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<int>>& group,
               std::vector<std::int64_t>& load) {
-  constexpr std::size_t most_work = 100'000'000;  // pairs looked at: with very many ranks there is little to gain
+  constexpr std::size_t most_work = 100'000'000;  // pairs to look at; with very many ranks there is little to gain
   const std::size_t rounds = std::min(group.size(), most_work / (group.size() * group[0].size() * group[0].size()));
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto from = static_cast<std::size_t>(std::max_element(load.begin(), load.end()) - load.begin());
@@ -99,8 +99,8 @@ void exchange(const std::vector<std::int64_t>& bytes, std::vector<std::vector<in
   }
 }
 
-// Bytes after which a group is full enough for another one to begin: with few groups the exchanges of the first and of
-// the last are most of all that there are, with very small ones messages cost more than they hide.
+// Returns the bytes after which a group is full enough for another one to begin: with few groups the exchanges of the
+// first and of the last are most of all that there are, with very small ones messages cost more than they hide.
 std::int64_t enough_bytes(const std::vector<HomedMatrix>& matrices, int tp) {
   constexpr std::int64_t usual_groups = 4, least_at_home = std::int64_t{4} << 20;
   std::int64_t all = 0;
@@ -173,7 +173,7 @@ std::int64_t aligned(std::int64_t elements) {
   return (elements + to - 1) / to * to;
 }
 
-// Places the specs one after the other. `adjoin`: whether one may follow its neighbour without a gap.
+// Places the specs one after the other. `adjoin` says whether one may follow its neighbour without a gap.
 template <class Adjoin>
 BucketLayout place(const std::vector<TensorSpec>& local, std::vector<int> specs, Adjoin adjoin) {
   BucketLayout bucket;
@@ -191,7 +191,8 @@ BucketLayout place(const std::vector<TensorSpec>& local, std::vector<int> specs,
   return bucket;
 }
 
-// The boundary between chunks of rows nearest to a place in the bucket; after a tensor's last row the next one begins.
+// Returns the boundary between chunks of rows nearest to a place in the bucket; after a tensor's last row the next
+// tensor begins.
 std::int64_t nearest_row(const std::vector<TensorSpec>& local, const BucketLayout& bucket, std::int64_t place) {
   const auto next = std::upper_bound(bucket.offset.begin(), bucket.offset.end(), place);
   const auto i = static_cast<std::size_t>(next - bucket.offset.begin()) - 1;

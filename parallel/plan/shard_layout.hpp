@@ -1,5 +1,5 @@
-// Where tensors lie by the plan: what a tensor-parallel rank holds of each, homes of whole matrices, the gradient
-// buffer, and what all of it makes of one rank (core/layout/rank_layout.hpp). No Kokkos.
+// The places of tensors by the plan: what a tensor-parallel rank holds of each, homes of whole matrices, the gradient
+// buffer, and the layout of one rank that follows (core/layout/rank_layout.hpp). No Kokkos.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,43 +12,44 @@
 
 namespace sestina {
 
-// What a tensor-parallel rank holds of a tensor, from what the tensor's spec says of its cut (TensorCut).
+// The part of a tensor that a tensor-parallel rank holds, by the cut that the tensor's spec names (TensorCut).
 struct TensorShard {
   enum class Cut { none, rows, cols } cut = Cut::none;
-  std::int64_t begin = 0, end = 0;  // of the cut side; none: all rows
+  std::int64_t begin = 0, end = 0;  // range of the cut side; none: all rows
 };
 
 TensorShard tensor_shard(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
 
-// The local tensor: name and role of the whole one, sides of the shard.
+// Returns the local tensor: name and role of the whole one, sides of the shard.
 TensorSpec local_spec(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
-// The same without the name, for plans: a model has very many.
+// Does the same without the name, for plans: a model has very many tensors.
 TensorSpec local_shape(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
 std::vector<TensorSpec> local_shapes(const std::vector<TensorSpec>&, const ModelConfig&, int tp, int tp_rank);
 
-// Matrices under tensor parallelism: which rank updates the whole matrix, and in what portions they travel.
+// Under tensor parallelism it is decided which rank updates a whole matrix, and in what portions matrices travel.
 
-// Homes were filled as if they were equal; now groups of tp of them become data-parallel ranks with even bytes.
-// Returns rank = dp_rank * tp + tp_rank by home.
+// Homes were filled as if they were equal; this makes groups of tp of them data-parallel ranks with even bytes. Returns
+// rank = dp_rank * tp + tp_rank by home.
 std::vector<int> group_homes(const std::vector<std::int64_t>& bytes, int dp, int tp);
 
 struct HomedMatrix {
   int spec = 0, home = 0;
   std::int64_t cost = 0;
-  std::int64_t bytes = 0;  // of the whole gradient
+  std::int64_t bytes = 0;  // bytes of the whole gradient
 };
 
-// The micro-groups of one data-parallel rank, in order: matrices by the time at which their home comes to them when it
-// takes its dearest first, so that the loads inside a group are as even as the plan's. A group is full when the whole
-// gradients at one home would exceed `most_bytes`; that never goes below the largest matrix, which alone in a group
-// would idle all other homes. Where homes have several matrices and these are large enough to hide an exchange, there
-// are a few groups however much would be allowed: the exchange of one hides under the work on another.
+// Returns the micro-groups of one data-parallel rank, in order: matrices come by the time at which their home gets to
+// them when it takes its dearest first, so that the loads inside a group are as even as the plan's. A group is full
+// when the whole gradients at one home would exceed `most_bytes`; that never goes below the largest matrix, which alone
+// in a group would idle all other homes. Where homes have several matrices and these are large enough to hide an
+// exchange, there are a few groups however much would be allowed: the exchange of one hides under the work on another.
 std::vector<MicroGroup> micro_groups(std::vector<HomedMatrix>, int tp, std::int64_t most_bytes);
 
-// Where tensors lie in the gradient buffer: buckets in backward order, inside each by owner, so that whatever the plan,
+// Tensors lie in the gradient buffer by buckets in backward order, and inside each by owner, so that whatever the plan,
 // every rank's shard of a bucket is one interval.
 
-// Numbers of the specs for which `wanted` holds, as gradients get ready: last block first, inside a block as listed.
+// Returns the numbers of the specs for which `wanted` holds, in the order in which gradients get ready: last block
+// first, inside a block as listed.
 template <class Wanted>
 std::vector<int> backward_order(const std::vector<TensorSpec>& specs, Wanted wanted) {
   std::vector<int> order;
@@ -62,19 +63,20 @@ std::vector<int> backward_order(const std::vector<TensorSpec>& specs, Wanted wan
   return order;
 }
 
-// Whole matrices, owner by owner. `local`: the specs as one tensor-parallel rank holds them; `buckets`: numbers of
-// specs. Tensors begin on multiples of arena_alignment, but for those that follow their neighbour of the same owner.
+// Lays out whole matrices, owner by owner. `local`: the specs as one tensor-parallel rank holds them; `buckets`:
+// numbers of specs. Tensors begin on multiples of arena_alignment, but for those that follow their neighbour of the
+// same owner.
 std::vector<BucketLayout> matrix_buckets(const std::vector<TensorSpec>& local, const std::vector<int>& owner,
                                          const Buckets& buckets, int dp);
 
-// Tensors of the scalar optimizer: even cuts, moved to the nearest row.
+// Lays out tensors of the scalar optimizer: cuts are even, moved to the nearest row.
 std::vector<BucketLayout> row_buckets(const std::vector<TensorSpec>& local, const Buckets& buckets, int dp);
 
-// From the plan to what one rank holds (core/layout/rank_layout.hpp): its shards, the rows it owns, and where gradients
-// lie.
+// The plan gives what one rank holds (core/layout/rank_layout.hpp): its shards, the rows that it owns, and the places
+// of gradients.
 
-// Where a tensor lies: its bucket (matrices first, then the rest, as the buckets are numbered in a StagePlan) and its
-// number in it.
+// The place of a tensor: its bucket (matrices first, then the rest, as the buckets are numbered in a StagePlan) and its
+// number in that bucket.
 struct BucketPlace {
   int bucket = 0, entry = 0;
 };
@@ -103,7 +105,8 @@ bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank, int tp_rank);
 
-// Tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many (consecutive).
+// The tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many
+// (consecutive).
 struct ShardHolders {
   int first = 0, count = 1;
 };
@@ -112,12 +115,12 @@ ShardHolders shard_holders(const TensorSpec&, const ModelConfig&, int tp, int tp
 // Gradients of which each tensor-parallel rank has a part (core/layout/rank_layout.hpp), as runs that lie together in
 // the gradient buffer: one sum over the ranks serves a run, gaps between its tensors included, which are zero.
 struct PartialRun {
-  int block = 0;                         // that finishes it
+  int block = 0;                         // the block that finishes it
   std::int64_t begin = 0, elements = 0;  // in the gradient buffer
   bool same_heads = false;               // summed over the ranks with the same key and value heads, else over the group
 };
 
-// In the order of the buffer; none without tensor parallelism.
+// Returns the runs in the order of the buffer; none without tensor parallelism.
 std::vector<PartialRun> partial_runs(const StagePlan&, const GradientBuckets&, const PlanInput&);
 
 }  // namespace sestina

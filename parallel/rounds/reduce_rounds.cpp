@@ -12,14 +12,14 @@ int levels_over(int ranks) {
   return levels;
 }
 
-// Halves, or further parts, of a group that have ranks at all.
+// Returns how many parts of a group have ranks at all.
 int parts_of(int ranks, int level_before, int level, int group) {
   const int all = 1 << (level - level_before), first = group << (level - level_before);
   const int begun = (ranks + (1 << level_before) - 1) >> level_before;
   return std::min(all, begun - first);
 }
 
-// Rounds of so many levels each: inside the nodes first.
+// Returns rounds of so many levels each, inside the nodes first.
 std::vector<int> even_rounds(int ranks, int node_levels, int step) {
   std::vector<int> levels;
   const int all = levels_over(ranks);
@@ -32,7 +32,7 @@ std::vector<int> even_rounds(int ranks, int node_levels, int step) {
 
 std::size_t largest(const std::vector<std::size_t>& values) { return *std::max_element(values.begin(), values.end()); }
 
-// As few chunks as the limit allows.
+// Returns as few chunks as the limit allows.
 int chunks_within(std::size_t limit, ReduceRounds rounds, const std::vector<std::size_t>& lengths) {
   const std::size_t longest = std::max<std::size_t>(1, largest(lengths));
   std::size_t chunks = 1;
@@ -44,7 +44,7 @@ int chunks_within(std::size_t limit, ReduceRounds rounds, const std::vector<std:
   return static_cast<int>(chunks);
 }
 
-// Messages that come to the busiest rank in all rounds of a chunk.
+// Returns the messages that come to the busiest rank in all rounds of a chunk.
 std::size_t messages(const ReduceRounds& rounds, const std::vector<std::size_t>& lengths, bool packs) {
   if (!packs) {
     std::vector<std::size_t> pieces;

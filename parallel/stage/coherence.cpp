@@ -22,11 +22,11 @@ std::size_t total_bytes(const std::vector<StateField>& fields) {
   return sum;
 }
 
-// Of fields one after the other, what lies in bytes [begin, begin + count): part(field, place in the field, place in
-// the piece, bytes).
+// Visits what lies in bytes [begin, begin + count) of fields laid one after the other: part(field, place in the field,
+// place in the piece, bytes).
 template <class Part>
 void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std::size_t count, const Part& part) {
-  std::size_t at = 0;  // of a field
+  std::size_t at = 0;  // where the field begins
   for (const StateField& field : fields) {
     const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + field.bytes());
     if (from < to) part(field, from - at, from - begin, to - from);
@@ -34,7 +34,7 @@ void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std
   }
 }
 
-// Between a field, after what a device still has to do for it, and host memory.
+// Copies between a field, after what a device still has to do for it, and host memory.
 template <class Exec>
 void fetch(const Exec& exec, const StateField& field, std::size_t at, std::byte* to, std::size_t n) {
   const Pin pin(field.pager, field.data, Pager::Need::reading);
@@ -57,7 +57,7 @@ void put(const Exec& exec, const StateField& field, const std::byte* from, std::
   exec.fence("coherence");  // the piece is written again
 }
 
-// Matrices that are refreshed asynchronously.
+// Returns the number of matrices that are refreshed asynchronously.
 template <class Exec>
 std::size_t count_replicas(MatrixSet<Exec>& matrices) {
   std::size_t count = 0;
@@ -80,7 +80,7 @@ Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLeve
       result_(received_.data() + received_.size() - 2 * coherence_piece),
       own_(result_ + coherence_piece) {}
 
-// Fields as they lie once all of them have their place, which a tier gives them later.
+// Finds the fields once all of them have their place, which a tier gives them later than this object is made.
 template <class Exec>
 void Coherence<Exec>::find_blocks() {
   if (!blocks_.empty()) return;
@@ -150,7 +150,7 @@ const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_alike(const std:
   return alike_;
 }
 
-// The rank with the newest replica of each block.
+// Finds the rank with the newest replica of each block.
 template <class Exec>
 void Coherence<Exec>::find_newest(const std::vector<std::size_t>& blocks) {
   const std::size_t count = blocks.size(), ranks = static_cast<std::size_t>(group_.size());
@@ -214,7 +214,7 @@ void Coherence<Exec>::copy(const Block& block, int owner) {
   }
 }
 
-// result = the mean of all ranks' own pieces.
+// Sets result to the mean of all ranks' own pieces.
 template <class Exec>
 void Coherence<Exec>::mean_of_all(std::size_t n) {
   const int rank = group_.rank(), my_leader = leader(levels_.node(rank));
@@ -238,7 +238,7 @@ void Coherence<Exec>::mean_of_all(std::size_t n) {
   group_.wait(wait_name);
 }
 
-// On leaders: result, the mean of the node, becomes that of all nodes, each weighted by its ranks.
+// On leaders: the result, which is the mean of the node, becomes the mean of all nodes, each weighted by its ranks.
 template <class Exec>
 void Coherence<Exec>::mean_of_nodes(std::size_t n) {
   const std::size_t nodes = levels_.nodes.size();
@@ -264,7 +264,7 @@ void Coherence<Exec>::mean_of_nodes(std::size_t n) {
   group_.wait(wait_name);
 }
 
-// The owner's piece to its node and to the leaders of the others, who pass it on.
+// Sends the owner's piece to its node and to the leaders of the other nodes, who pass it on.
 template <class Exec>
 void Coherence<Exec>::pass_on(int owner, std::size_t bytes) {
   const int rank = group_.rank(), node = levels_.node(rank), home = levels_.node(owner);

@@ -1,8 +1,8 @@
-// The replicas of the matrices of one stage made equal again (parallel/plan/coherence.hpp says when). Means are formed
+// Makes the replicas of the matrices of one stage equal again (parallel/plan/coherence.hpp says when). Means are formed
 // inside each node first, then over the nodes' leaders, weighted by the size of the nodes, and come back the same way;
-// bases come from the newest replica, the lowest rank of equals. One rank adds up, in the order of the ranks, and the
-// result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of host memory, in
-// which it travels too.
+// bases come from the newest replica, that of the lowest rank among equals. One rank adds up, in the order of the
+// ranks, and the result is copied: all ranks have the same bits. What lies on a device comes and goes by pieces of host
+// memory, in which it travels too.
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,22 +21,22 @@ class Coherence {
  public:
   using Matrices = std::vector<std::size_t>;
 
-  // group: the ranks with replicas of the same matrices, on these nodes. Both must outlive it. complete: what the space
-  // waits for that other ranks have to do, before a wait for the space.
+  // group: the ranks with replicas of the same matrices, on these nodes. Group and matrix set must outlive it.
+  // complete: completes what the space waits for from other ranks; called before each wait for the space.
   Coherence(const Exec&, Communicator& group, const NodeLevels&, MatrixSet<Exec>&, std::int64_t staleness,
             std::int64_t budget, std::function<void()> complete = {});
 
-  void start();  // the state is what a checkpoint, or nothing, brought: the same on all ranks
-  // Which matrices of the set were made equal, the same on all ranks of the group:
-  const Matrices& after_update();  // of all matrices: those that are due
-  const Matrices& synchronise();   // all that may differ; between updates
+  void start();  // called when the state is fresh or from a checkpoint: the same on all ranks
+  // Both return which matrices of the set were made equal, the same on all ranks of the group.
+  const Matrices& after_update();  // makes the matrices that are due equal
+  const Matrices& synchronise();   // makes all that may differ equal; between updates
   const CoherenceRegistry& registry() const { return registry_; }
   CoherenceCount take_count();
 
  private:
   struct Block {
     std::size_t matrix = 0;
-    std::vector<StateField> averaged = {}, copied = {};  // weights come last of those that are averaged
+    std::vector<StateField> averaged = {}, copied = {};  // the weights are the last of `averaged`
   };
   void find_blocks();
   const Matrices& make_alike(const std::vector<std::size_t>& blocks);
@@ -58,11 +58,11 @@ class Coherence {
   CoherenceRegistry registry_;
   std::function<void()> complete_;
   std::vector<std::size_t> due_;
-  Matrices alike_;                                 // of those
-  std::vector<int> owners_;                        // of those
-  std::vector<std::int64_t> newness_;              // of the blocks of a synchronisation, by rank and block
-  Kokkos::View<float*, HostSide<Exec>> received_;  // from others, and the next two after
-  float *result_, *own_;                           // pieces
+  Matrices alike_;                                 // the matrices of these blocks
+  std::vector<int> owners_;                        // the ranks with the newest replicas of these
+  std::vector<std::int64_t> newness_;              // how new the blocks of a synchronisation are, by rank and block
+  Kokkos::View<float*, HostSide<Exec>> received_;  // pieces from others; result_ and own_ lie after them
+  float *result_, *own_;                           // one piece each
   CoherenceCount count_;
 };
 

@@ -21,7 +21,7 @@ double time_exchange(const Exec& exec, Communicator& world) {
   const auto exchange = group->make_exchange("measured exchange", {{next, {block_of(out.data(), bytes)}}},
                                              {{before, {block_of(in.data(), bytes)}}});
   double start = 0;
-  for (int round = -1; round < rounds; ++round) {  // the first one sets up
+  for (int round = -1; round < rounds; ++round) {  // the first round sets up
     exchange->start();
     exchange->finish();
     if (round >= 0) continue;

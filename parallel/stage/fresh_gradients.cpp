@@ -4,7 +4,7 @@
 
 namespace sestina {
 
-// Sums of micro-batches in a tree, but no exchange: nobody else waits for these gradients.
+// Hooks that sum micro-batches in a tree, but exchange nothing: no other rank waits for these gradients.
 template <class Exec, class T>
 struct StageFreshGradients<Exec, T>::Hooks final : BlockHooks {
   Hooks(const Stage<Exec, T>& s, int m) : stage(s), micro(m) {}

@@ -1,5 +1,5 @@
-// Gradients of a minibatch at the newest weights of all stages. For one process that has all stages whole; a pass more
-// for each update that is sampled (metrics.tensors_every).
+// Gradients of a minibatch at the newest weights of all stages. They exist in one process that has all stages whole,
+// and cost an additional pass for each update that is sampled (metrics.tensors_every).
 #pragma once
 #include <vector>
 

@@ -30,7 +30,7 @@ Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const Channe
     group_ = own_group_.get();
   }
   const int other = me == set.from ? set.to : set.from;
-  const int peer = own_group_ ? (other > me ? 1 : 0) : other;  // of two
+  const int peer = own_group_ ? (other > me ? 1 : 0) : other;  // numbers in the channel's group of two
   for (int i = 0; i <= places_; ++i) {
     std::vector<Message> sends, receives;
     if (me == set.from || me == set.to) {
@@ -50,7 +50,7 @@ Channel<Exec, T>::~Channel() {
       return false;
     }
   };
-  if (!std::all_of(messages_.begin(), messages_.end(), arrived)) new decltype(values_)(values_);  // for good
+  if (!std::all_of(messages_.begin(), messages_.end(), arrived)) new decltype(values_)(values_);  // never freed
 }
 
 template <class Exec, class T>

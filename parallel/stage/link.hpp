@@ -1,8 +1,8 @@
 // The boundary between a stage and the next one: activations go up, gradients come back. Inside a process both stages
 // see the same memory, and nothing is sent; between processes each side has its own, messages start as soon as their
-// contents are there, and receives before they are waited for, so that messages arrive while the receiver computes: on
-// a host those of an update as soon as their place is free, on a device in the one order of all ranks
-// (receive_order.hpp). Micro-batches are numbered on through the run; evaluation has a place of its own.
+// contents are there, and receives start before they are waited for, so that messages arrive while the receiver
+// computes: on a host the receives of an update start as soon as their place is free, on a device in the one order of
+// all ranks (receive_order.hpp). Micro-batches are numbered on through the run; evaluation has a place of its own.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,7 +15,7 @@ namespace sestina {
 struct ChannelOptions {
   int from = 0, to = 0;  // pipeline ranks
   std::size_t rows = 0, cols = 0;
-  int places = 1;  // that take turns (parallel/plan/pipeline_schedule.hpp)
+  int places = 1;  // places that take turns (parallel/plan/pipeline_schedule.hpp)
 };
 
 // One direction: matrices (rows, cols) by number.
@@ -28,7 +28,7 @@ class Channel {
   // device a group's messages run in the order of their starts, and one that nobody has asked for yet would hold up
   // those after it: each channel is a group of its own there.
   Channel(Communicator& pipeline, const char* name, const ChannelOptions&);
-  ~Channel();  // after a step that failed: what is under way keeps its memory
+  ~Channel();  // keeps the memory of what is under way after a step that failed
   Channel(Channel&&) = default;
   Channel& operator=(Channel&&) = delete;
 
@@ -36,15 +36,16 @@ class Channel {
   Matrix<T, Exec> to_write(std::int64_t number);
   void send(const Exec&, std::int64_t number);
   Matrix<T, Exec> receive(const Exec&, std::int64_t number);
-  // Numbers begin to end - 1 will be received next, and what lies below `read` is not read again: their receives start.
-  // All that were expected before have been received. On a host.
+  // On a host: says that numbers begin to end - 1 will be received next, and that what lies below `read` is not read
+  // again. Their receives start as places get free. All that were expected before have been received.
   void expect(std::int64_t begin, std::int64_t end, std::int64_t read);
-  // On a device: this one starts after what the space has to do so far, which reads its place for the last time.
+  // On a device: starts the receive of this number after what the space has to do so far, which reads its place for the
+  // last time.
   void start_receive(const Exec&, std::int64_t number);
-  void has_read(std::int64_t number);                // numbers up to this one are not read again
-  Matrix<T, Exec> place(std::int64_t number) const;  // what has arrived, or was written, before
+  void has_read(std::int64_t number);                // says that numbers up to this one are not read again
+  Matrix<T, Exec> place(std::int64_t number) const;  // has what arrived, or was written, before
 
-  // What has numbers below this one is there without a message: a resumed run has read it.
+  // Says that numbers below this one are there without a message: a resumed run has read them.
   void restored(std::int64_t number) { here_until_ = number; }
   bool between_ranks() const { return !messages_.empty(); }
 
@@ -61,8 +62,8 @@ class Channel {
   std::int64_t read_ = 0;
   std::size_t rows_, cols_, stride_;                      // stride: elements from place to place
   Kokkos::View<T*, typename Exec::memory_space> values_;  // the last place is for evaluation
-  std::unique_ptr<Communicator> own_group_;               // of a device's messages
-  Communicator* group_;                                   // that they go through
+  std::unique_ptr<Communicator> own_group_;               // the group of a device's messages
+  Communicator* group_;                                   // the group that messages go through
   std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
 };
 

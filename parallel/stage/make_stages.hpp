@@ -1,4 +1,4 @@
-// From the deck's words to stages: the one place where run.space and train.precision become types. No Kokkos.
+// Makes stages from the deck's words: the one place where run.space and train.precision become types. No Kokkos.
 #pragma once
 #include <memory>
 

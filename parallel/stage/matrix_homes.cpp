@@ -10,7 +10,7 @@
 namespace sestina {
 namespace {
 
-// Where a shard lies inside a whole matrix (rows, cols) of elements of that many bytes.
+// Returns the block of a shard inside a whole matrix (rows, cols) with elements of that many bytes.
 Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard, std::size_t width) {
   const auto cols = static_cast<std::size_t>(spec.cols), begin = static_cast<std::size_t>(shard.begin),
              count = static_cast<std::size_t>(shard.end - shard.begin);
@@ -52,7 +52,7 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
   }
 }
 
-// Master weights, and slots large enough for the largest group that uses them.
+// Makes master weights, and slots large enough for the largest group that uses them.
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput& input, int dp_rank) {
   for (Group& group : groups_) {
@@ -91,7 +91,7 @@ void MatrixHomes<Exec, T>::place(Group& group, Slot& slot) {
   }
 }
 
-// One message from every holder of shards to every home, and one back; matrices in the order of the group.
+// Makes one message from every holder of shards to every home, and one back, with matrices in the order of the group.
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, const PlanInput& input,
                                           const Arena<Exec, T>& arena) {

@@ -21,8 +21,8 @@ namespace sestina {
 template <class Exec, class T>
 class MatrixHomes {
  public:
-  // Of data-parallel rank dp_rank; the arena's shards are sent from and received into. Nothing is homed without tensor
-  // parallelism.
+  // Makes the homes on data-parallel rank dp_rank; the arena's shards are sent and received. Nothing is homed without
+  // tensor parallelism.
   MatrixHomes(const Exec&, Communicator& tp_group, const StagePlan&, const PlanInput&, const Arena<Exec, T>&,
               int dp_rank);
 
@@ -30,16 +30,16 @@ class MatrixHomes {
   std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
   void initialise(double range, std::uint64_t seed);
 
-  // The update of all homed matrices; `optimizer` holds items() after its other matrices.
+  // Updates all homed matrices; `optimizer` holds items() after its other matrices.
   void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
               Trace* trace = nullptr);
-  // Master weights were written: sends their shards to all ranks.
+  // Sends the shards of master weights that were written to all ranks.
   void publish();
-  // Also of groups alone in which a home names a matrix; first: the number of that of the first item. Returns what
-  // this rank sent.
+  // Does so only for groups in which a home names one of `matrices`; first: the number of items()[0] among these.
+  // Returns what this rank sent.
   CoherenceBytes publish(const std::vector<std::size_t>& matrices, std::size_t first);
 
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // for exchanges in update
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // waits for exchanges in update
   std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
 
  private:
@@ -47,17 +47,18 @@ class MatrixHomes {
     TensorSpec spec;
     bool saved = true;
     Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
-    Matrix<float, Exec> gradient;                                                    // in its group's slot
-    Matrix<T, Exec> weight;  // the same: what is sent; the master itself where that is computed with
+    Matrix<float, Exec> gradient;                                                    // lies in its group's slot
+    Matrix<T, Exec> weight;  // lies there too and is sent; the master where T is float
   };
   struct Group {
     std::vector<int> specs;
     std::size_t first_homed = 0, end_homed = 0;  // in homed_
     std::size_t first_item = 0, end_item = 0;    // in items_
     std::unique_ptr<Exchange> gradients, weights;
-    CoherenceBytes shards;  // that this rank sends to others as a home
+    CoherenceBytes shards;  // bytes that this rank sends to others as a home
   };
-  // Gradients and weights of two groups that follow one another are in memory at a time.
+  // A place for the gradients and weights of one group: those of two groups that follow one another are in memory at a
+  // time.
   struct Slot {
     Kokkos::View<float*, typename Exec::memory_space> gradients;
     Kokkos::View<T*, typename Exec::memory_space> weights;
@@ -75,7 +76,7 @@ class MatrixHomes {
   std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
-  std::vector<double> named_;  // by group: 1 where a home has a matrix to publish
+  std::vector<double> named_;  // by group, 1 where a home has a matrix to publish
   Slot slots_[group_places];
   double wait_seconds_ = 0;
 };

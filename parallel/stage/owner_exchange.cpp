@@ -15,7 +15,7 @@ namespace {
 
 Block floats(float* begin, std::size_t n) { return block_of(begin, n * sizeof(float)); }
 
-// One to each peer, or one for each block, which needs no copy in a device's memory.
+// Makes one message to each peer, or one for each block, which needs no copy in a device's memory.
 std::vector<Message> messages(const std::map<int, std::vector<Block>>& by_peer, bool packs) {
   std::vector<Message> list;
   for (const auto& [peer, blocks] : by_peer) {
@@ -68,7 +68,7 @@ void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& buc
   Chunk chunk;
   chunk.block = bucket.block;
   chunk.bucket = number;
-  // The first of a bucket stands for all of them where exchanges are counted.
+  // The first chunk of a bucket stands for all of them where exchanges are counted.
   const char* name = chunks_.empty() || chunks_.back().bucket != number ? "gradients" : "further gradients";
   int before = 0;
   for (const int level : levels) {
@@ -111,8 +111,9 @@ typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const char
   return round;
 }
 
-// What a round is going to receive overwrites nothing that is still to be summed: chunks of one bucket lay their rounds
-// out equally, others in the same place have to be over. Which, no length on this rank decides: all ranks do the same.
+// A round must overwrite nothing that is still to be summed with what it receives: chunks of one bucket lay their
+// rounds out equally, other chunks in the same place have to be over. Which ones does not depend on lengths on this
+// rank, so all ranks do the same.
 template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
   for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {
@@ -199,7 +200,7 @@ WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const
     : exec_(exec), group_(group) {
   if (group.size() == 1) return;
   for (const BucketLayout& layout : all.buckets) {
-    if (layout.cut.empty()) continue;  // everybody updates it
+    if (layout.cut.empty()) continue;  // every rank updates it
     std::vector<std::vector<Block>> owned(static_cast<std::size_t>(group.size()));
     for (const int spec : layout.specs) {
       const auto i = static_cast<std::size_t>(spec);

@@ -1,5 +1,5 @@
-// Between the ranks that compute and those that own: gradients on their way to their owners, and updated weights back
-// to everybody.
+// The exchanges between the ranks that compute and those that own: gradients travel to their owners, and updated
+// weights back to all ranks.
 #pragma once
 #include <memory>
 #include <utility>
@@ -15,11 +15,11 @@
 
 namespace sestina {
 
-// Gradients on their way to their owners, bucket by bucket as the backward pass finishes them: a variable
-// reduce-scatter in the rounds of parallel/rounds/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks,
-// so that no bit depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in
-// which chunks of buckets take turns: two buckets of memory at most, or two small places, on however many ranks. What
-// several tensor-parallel ranks hold parts of is summed over them first.
+// Gradients travel to their owners bucket by bucket, as the backward pass finishes them: a variable reduce-scatter in
+// the rounds of parallel/rounds/reduce_rounds.hpp, whose sums are those of tree_sum over all ranks, so that no bit
+// depends on the library, on arrival or on the rounds. What comes from others lies in a few places, in which chunks of
+// buckets take turns: two buckets of memory at most, or two small places, on however many ranks. A gradient of which
+// several tensor-parallel ranks hold parts is summed over them first.
 //
 // The schedule is a matter of the program alone. When a block is finished, every chunk under way that has a further
 // round enters it, oldest first; then the block's own chunks start their first one, for which chunks that lie in the
@@ -38,37 +38,38 @@ struct PartialGradient {
 template <class Exec>
 class GradientReduce {
  public:
-  // gradients: the whole buffer, laid out as the buckets say. small_place: as for bucket_reduction.
+  // gradients: the whole buffer, laid out as the buckets say. small_place: see bucket_reduction.
   GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
                  std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements);
 
-  // The gradients of a block are finished on this rank: starts the buckets that it completes, moves others on.
+  // Called when the gradients of a block are finished on this rank: starts the buckets that the block completes, and
+  // moves others on.
   void block_done(int block);
   // Returns when this rank has the sums of all that it owns.
   void finish();
 
-  std::int64_t exchanges_per_step() const;  // started in a step
+  std::int64_t exchanges_per_step() const;  // exchanges started in a step
 
  private:
-  // The piece of an owner, where this rank's sum comes to lie, and those of the round's other parts in their order.
+  // The piece of an owner: where this rank's sum comes to lie, and the sums of the round's other parts in their order.
   struct Piece {
     Vector<float, Exec> own, others;
   };
   struct Round {
     std::unique_ptr<Exchange> exchange;
-    int place = 0, parts = 1;  // of this rank's sums among those that the round adds up
+    int place = 0, parts = 1;  // place of this rank's sums among the parts that the round adds up
     std::vector<Piece> pieces;
   };
   struct Chunk {
     int block = 0;
     std::size_t bucket = 0;
     std::vector<Round> rounds;
-    Gather sums;         // only where every rank needs all sums (replicated)
+    Gather sums;         // exists only where every rank needs all sums (replicated)
     std::size_t at = 0;  // the round under way; after the last: summed
     bool started = false;
     bool under_way() const { return started && at < rounds.size(); }
   };
-  // A chunk of an owner's piece in the gradient buffer; room: for the longest chunk of the piece.
+  // A chunk of an owner's piece in the gradient buffer; room: the length of the piece's longest chunk.
   struct Stretch {
     float* begin;
     std::size_t length, room;
@@ -88,7 +89,7 @@ class GradientReduce {
   std::vector<Kokkos::View<float*, typename Exec::memory_space>> received_;  // the places
 };
 
-// Updated weights on their way from their owners to everybody: a variable all-gather, bucket by bucket, under the next
+// Updated weights travel from their owners to all ranks in a variable all-gather, bucket by bucket, under the next
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
 // staged.
 
@@ -97,19 +98,20 @@ class WeightGather {
  public:
   WeightGather(const Exec&, Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
 
-  // The owned weights have been updated. Starts everything, first what the forward pass needs first. False: the host
-  // has waited for the space.
+  // Starts all buckets once the owned weights have been updated, first those that the forward pass needs first. Returns
+  // false where the host has waited for the space.
   bool start();
-  // Waits for what the block needs; what the next one needs enters its second phase, the rest is moved on.
+  // Waits for the weights that the block needs; those of the next block enter their second phase, and the rest is moved
+  // on.
   void before_forward(int block);
   void finish();
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // spent in waiting since the last call
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // seconds of waiting since the last call
 
   std::int64_t exchanges_per_step() const { return static_cast<std::int64_t>(buckets_.size()); }
 
  private:
   struct Bucket {
-    int block = 0;  // lowest: the first to need it
+    int block = 0;  // the lowest block in it, which needs it first
     Gather weights;
     bool open = false;
   };

@@ -103,7 +103,7 @@ std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, c
   return by_tensor;
 }
 
-// Squares of a tensor's shards, added in the order of the ranks.
+// Adds the squares of a tensor's shards in the order of the ranks.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::sum_over_shards() {
   std::vector<double>& squares = stage_.norm().by_tensor();
@@ -114,7 +114,7 @@ void StageExchanges<Exec, T>::sum_over_shards() {
   for (std::size_t i = 0; i < shard_squares_.size(); ++i) squares[i % n] += shard_squares_[i];
 }
 
-// On a host the update is over when its call is. A device goes on with it: the next wait is that for the sums of the
+// On a host the update is over when its call is. A device goes on with it: the next wait is the one for the sums of the
 // next step.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradient_scale) {
@@ -158,7 +158,7 @@ CoherenceCount StageExchanges<Exec, T>::take_coherence() {
   return count;
 }
 
-// Before a wait for the space, which has no limit of its own: what other ranks have to do for it is watched.
+// Called before a wait for the space, which has no limit of its own: watches what other ranks have to do for it.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::complete() {
   groups_.ranks.grid.dp_group->complete("data-parallel group");
@@ -166,7 +166,7 @@ void StageExchanges<Exec, T>::complete() {
   groups_.replicas.complete();
 }
 
-// The sums of this step have been waited for, and so has the update before them.
+// The sums of this step have been waited for, and so has the last update, which runs before them.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::count_last_update() {
   if (called_seconds_ > 0) update_seconds_ += std::max(0.0, watch_.seconds() - called_seconds_);

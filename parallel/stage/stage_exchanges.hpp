@@ -1,6 +1,5 @@
-// What the data- and tensor-parallel ranks of a stage do together around its passes: gradients to their owners, whole
-// matrices to their homes, updated weights to everybody. On one rank nothing is exchanged, and the update is all there
-// is.
+// The exchanges of a stage's data- and tensor-parallel ranks around its passes: gradients go to their owners, whole
+// matrices to their homes, updated weights to all ranks. On one rank nothing is exchanged, and only the update remains.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -26,23 +25,24 @@ class StageExchanges {
   // trace (null: none) must outlive it.
   StageExchanges(const Exec&, const PlanInput&, const StagePlan&, StageGroups<Exec>&, Stage<Exec, T>&, Trace*);
 
-  // Around the blocks of a pass: waits for the weights that it reads; sends off gradients that are complete.
+  // Called around the blocks of a pass: before_forward waits for the weights that the block reads; block_done sends off
+  // gradients that are complete.
   void before_forward(int block) { gather_.before_forward(block); }
   void block_done(int block);
-  void finish_gradients();  // once the stage's passes are over: complete where they are owned
-  // Then sums of squares by tensor (and the flag after them) of the whole stage. losses: of the
-  // step's micro-batches of all data-parallel ranks, of which this one's are noted; complete on return. The same on all
-  // ranks of the stage.
+  void finish_gradients();  // after the stage's passes: gradients are complete where they are owned
+  // Called after that: returns sums of squares by tensor, and the flag after them, of the whole stage. losses: those of
+  // the step's micro-batches of all data-parallel ranks, of which this rank's are noted; complete on return. The result
+  // is the same on all ranks of the stage.
   std::span<const double> sum(std::span<double> losses, const BatchShare& mine);
   void update(std::int64_t t, double factor, double gradient_scale);
-  void complete();        // before the host waits for the space
-  void finish_gather() {  // all weights are there, or on their way within the limit
+  void complete();        // called before the host waits for the space
+  void finish_gather() {  // waits until all weights are there
     gather_.finish();
     complete();
   }
 
-  // Between updates: replicas that drift are the same on all ranks (coherence.hpp). Where a data-parallel rank owns
-  // them, the others get their weights from it once more, as after every update.
+  // Called between updates: makes drifting replicas equal on all ranks (coherence.hpp). Where one data-parallel rank
+  // owns them, the others get their weights from it again, as after every update.
   void synchronise();
   bool drifts() const { return drifts_; }
   CoherenceCount take_coherence();
@@ -51,9 +51,9 @@ class StageExchanges {
   StageSeconds take_seconds();
 
   void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
-  std::vector<StateField> model_fields() const;  // of stage and homes
+  std::vector<StateField> model_fields() const;  // those of stage and homes
   std::vector<StateField> optimizer_fields() const;
-  void weights_changed();  // master weights were written, on all ranks: rounds, sends and waits
+  void weights_changed();  // after master weights were written on all ranks: rounds, sends, waits
 
   StageExchangeCount count() const;
 
@@ -74,15 +74,15 @@ class StageExchanges {
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
-  bool drifts_;                                  // on some rank of the stage, the same on all of them
-  bool owned_ = false;                           // by one data-parallel rank, whose tensor-parallel group has replicas
+  bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them
+  bool owned_ = false;                           // one data-parallel rank owns; its tensor-parallel group has replicas
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group
   std::unique_ptr<Coherence<Exec>> coherence_;
-  CoherenceBytes published_;  // shards that followed
+  CoherenceBytes published_;  // shards sent after synchronisations
   std::vector<double> sums_, shard_squares_;
   double reduce_seconds_ = 0, update_seconds_ = 0;
-  Stopwatch<Exec> watch_;      // of the last update, on the device
-  double called_seconds_ = 0;  // of its call; 0: it was waited for
+  Stopwatch<Exec> watch_;      // times the last update on the device
+  double called_seconds_ = 0;  // seconds of its call; 0: the update was waited for
 };
 
 }  // namespace sestina

@@ -43,7 +43,7 @@ double StageForward<Exec, T>::evaluate() {
   if (out_) slot.output = out_->activation_to_write(evaluation);
   stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks());
   if (out_) out_->send_activation(evaluation);
-  const bool newer = std::exchange(head_of_, updates_) != updates_;  // the same on both sides
+  const bool newer = std::exchange(head_of_, updates_) != updates_;  // the same on both sides of the tie
   if (sends_head() && newer) send_head(stage_.weights(), evaluation);
   if (receives_head())
     stage_.bind_head(newer ? tie_->weights.receive(exec_, evaluation) : tie_->weights.place(evaluation), {});

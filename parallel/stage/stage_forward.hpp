@@ -14,7 +14,7 @@ template <class Exec, class T>
 class StageForward : public virtual ForwardStage {
  public:
   using Shared = std::shared_ptr<SharedParts<Exec, T>>;
-  // training: with room for gradients.
+  // training: the stage has room for gradients.
   StageForward(const Exec&, const StageParts&, const RankParts&, const Shared&, bool training = false);
 
   const StagePlace& place() const override { return place_; }
@@ -46,7 +46,7 @@ class StageForward : public virtual ForwardStage {
 
  protected:
   virtual BlockHooks& hooks() { return no_hooks_; }
-  // Tied embeddings, of a stage at either end of several.
+  // True for the stages at the ends of a pipeline of several, where embeddings are tied.
   bool sends_head() const { return tie_ && place_.number == 0; }
   bool receives_head() const { return tie_ && stage_.is_last(); }
   void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
@@ -57,13 +57,13 @@ class StageForward : public virtual ForwardStage {
   Shared shared_;
   Stage<Exec, T> stage_;
   SlotPool<Activations<Exec, T>> slots_;
-  Link<Exec, T>*in_, *out_;    // to the stages before and after; null: none
-  Tie<Exec, T>* tie_;          // of the first and of the last; null: none
-  std::int64_t updates_ = 0;   // that the weights have seen
-  std::int64_t head_of_ = -1;  // of these, in the table that was last sent for an evaluation
+  Link<Exec, T>*in_, *out_;    // links to the stages before and after; null: none
+  Tie<Exec, T>* tie_;          // the tie of the first and the last stage; null: none
+  std::int64_t updates_ = 0;   // updates that the weights have seen
+  std::int64_t head_of_ = -1;  // updates in the table that was last sent for an evaluation
 
  private:
-  std::unique_ptr<Activations<Exec, T>> evaluation_;  // of an asynchronous stage: its slots stay as they are
+  std::unique_ptr<Activations<Exec, T>> evaluation_;  // for an asynchronous stage, whose slots stay as they are
   BlockHooks no_hooks_;
 };
 

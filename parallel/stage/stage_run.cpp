@@ -32,7 +32,7 @@ void StageRun<Exec, T>::Hooks::before_forward(int block) {
 template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::after_backward(int block) {
   using Part = typename Stage<Exec, T>::Part;
-  const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // in one call
+  const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // never split
   run.stage_.accumulate(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
   if (micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
@@ -60,7 +60,7 @@ void StageRun<Exec, T>::forward(std::int64_t micro) {
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
 }
 
-// Before a backward pass of the last stage: the head of the minibatch, and room for its gradient.
+// Called before a backward pass of the last stage: receives the head of the minibatch, and makes room for its gradient.
 template <class Exec, class T>
 void StageRun<Exec, T>::receive_head(std::int64_t micro) {
   const std::int64_t minibatch = micro / place_.micros;
@@ -74,7 +74,7 @@ void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
   if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), in_update(micro));
 }
 
-// The weights that the backward pass multiplies by; the slot is made ready for it.
+// Returns the weights that the backward pass multiplies by, and makes the slot ready for it.
 template <class Exec, class T>
 const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, const TokenSlot<Exec>& tokens,
                                                             Activations<Exec, T>& slot) {
@@ -143,7 +143,7 @@ void StageRun<Exec, T>::start_receive(PipelineReceive::What what, std::int64_t m
   }
 }
 
-// Nothing reads what came for this micro-batch again.
+// Says that nothing reads what came for this micro-batch again.
 template <class Exec, class T>
 void StageRun<Exec, T>::end_backward(std::int64_t micro) {
   if (in_) in_->has_read_activation(micro);
@@ -176,7 +176,7 @@ void StageRun<Exec, T>::withhold() {
   after_update(updates_ + 1);
 }
 
-// What later passes will read of the weights as they are now.
+// Keeps what later passes will read of the weights as they are now.
 template <class Exec, class T>
 void StageRun<Exec, T>::before_update() {
   if (drift_every_ > 0) note_delay();
@@ -186,7 +186,7 @@ void StageRun<Exec, T>::before_update() {
   correction_.before_update(exec_, updates_);
 }
 
-// Before what makes room for the weights as they are now. With predicted weights the drift is their error.
+// Called before room is made for the weights as they are now. With predicted weights the drift is their error.
 template <class Exec, class T>
 void StageRun<Exec, T>::note_delay() {
   const std::int64_t version = place_.version(updates_);
@@ -221,7 +221,7 @@ void StageRun<Exec, T>::after_update(std::int64_t t) {
 template <class Exec, class T>
 void StageRun<Exec, T>::finish_gradients() {
   exchanges_.finish_gradients();
-  const std::int64_t version = place_.version(updates_);  // of the forward pass
+  const std::int64_t version = place_.version(updates_);  // the version of the forward pass
   if (version < updates_) correction_.correct_gradients(exec_, version);
 }
 
@@ -233,7 +233,7 @@ void StageRun<Exec, T>::start_corrections(bool read) {
     correction_.begin(exec_, updates_);
 }
 
-// Others have sent, or will, all that their own forward passes made.
+// Other ranks have sent, or will send, all that their own forward passes made.
 template <class Exec, class T>
 void StageRun<Exec, T>::drop_in_flight() {
   if (in_) {
@@ -260,7 +260,7 @@ std::vector<StateField> StageRun<Exec, T>::in_flight_fields(bool in_flight, bool
   for (StateField& field : correction_.fields(path, saved)) all.push_back(std::move(field));
   if (place_.stash == ParallelOptions::Stash::on || !in_flight) return all;
   const std::int64_t first = updates_ * place_.micros;
-  const std::string shard = grid.tp > 1 ? fmt::format("/shard_{}", grid.tp_rank) : "";  // of rows, or heads
+  const std::string shard = grid.tp > 1 ? fmt::format("/shard_{}", grid.tp_rank) : "";  // a shard of rows, or of heads
   const auto add = [&](const std::string& what, std::int64_t micro, DType dtype, void* data, std::size_t n) {
     StateField field;
     field.path = fmt::format("/run/pipeline/{}/micro_{}{}", what, micro - first, shard);

@@ -1,4 +1,4 @@
-// One stage of a run that trains on this rank, with all that hangs on it: what its ranks exchange, slots of the
+// One stage of a run that trains on this rank, with what belongs to it: the exchanges of its ranks, slots of the
 // micro-batches in flight, and the older versions of its weights.
 #pragma once
 #include <memory>
@@ -36,10 +36,10 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     place_.origin = origin;
   }
   void start_corrections(bool read) override;
-  // Older weights, and without a stash, where passes are in flight, the activations that went up and (saved) the slots.
-  // Rows are those of data-parallel ranks. Older weights of replicas that drifted are those of each data-parallel rank:
-  // its backward passes to come belong to forward passes under them. A synchronisation is of the newest weights, which
-  // no pass has read yet.
+  // Returns older weights, and without a stash, where passes are in flight, the activations that went up and (saved)
+  // the slots. Rows are by data-parallel rank. Older weights of replicas that drifted are those of each data-parallel
+  // rank: its backward passes to come belong to forward passes under them. A synchronisation is of the newest weights,
+  // which no pass has read yet.
   std::vector<StateField> in_flight_fields(bool in_flight, bool reading) const override;
   void restored() override {
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
@@ -60,7 +60,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   const StageExchanges<Exec, T>& exchanges() const { return exchanges_; }
 
  private:
-  // Around the blocks of a pass.
+  // Called around the blocks of a pass.
   struct Hooks final : BlockHooks {
     Hooks(StageRun& r, Trace* trace) : run(r), span(trace) {}
     void before_forward(int block) override;
@@ -72,7 +72,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     void after_backward(int block) override;
     StageRun& run;
     OpenSpan span;
-    int micro = 0;          // in its update
+    int micro = 0;          // number in its update
     bool training = false;  // an evaluation shows no blocks
   };
   std::int64_t in_flight_end(int ahead) const { return place_.in_flight_end(updates_, ahead); }
@@ -98,12 +98,12 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   BatchShare share_;
   StageExchanges<Exec, T> exchanges_;
   WeightVersions<Exec, T> versions_;
-  std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights to look back at
+  std::unique_ptr<DriftMeter<Exec, T>> meter_;  // null: no older weights are kept
   DelayCorrection<Exec, T> correction_;
-  Matrix<T, Exec> own_output_;  // where the output of a forward pass done again goes
+  Matrix<T, Exec> own_output_;  // the output of a forward pass that is done again
   Hooks hooks_;
   StageDelay delay_;
-  std::int64_t drift_every_;  // updates; 0: a synchronous pipeline
+  std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
 };
 
 }  // namespace sestina

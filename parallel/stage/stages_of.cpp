@@ -44,7 +44,7 @@ SESTINA_INSTANTIATE_COMPUTE(SESTINA_SHARED_PARTS)
 
 namespace {
 
-// Stages as they were made.
+// Casts stages back to the types that they were made with.
 template <class Exec, class T>
 std::vector<StageRun<Exec, T>*> runs_of(const PipelineStages& stages) {
   std::vector<StageRun<Exec, T>*> runs;

@@ -1,4 +1,4 @@
-// The stages of one rank for one execution space and one type of numbers: where the deck's words have become types,
+// The stages of one rank for one execution space and one type of numbers, in which the deck's words have become types,
 // and what these stages share.
 #pragma once
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace sestina {
 
-// What the stages of one rank share, in the types that they compute with: tensor-parallel groups, links between stages,
-// and the tokens of micro-batches in flight.
+// The stages of one rank share tensor-parallel groups, links between stages, and the tokens of micro-batches in flight.
+// Here these have the types that the stages compute with.
 class RefreshWorkers;
 
 template <class Exec>
@@ -21,12 +21,12 @@ struct StageGroups {
   explicit StageGroups(RankGroups& of) : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas) {}
   RankGroups& ranks;
   TensorGroup<Exec> tensor, replicas;
-  std::shared_ptr<RefreshWorkers> workers;  // of all stages of this rank; null: no asynchronous refreshes
+  std::shared_ptr<RefreshWorkers> workers;  // shared by all stages of this rank; null: no asynchronous refreshes
 };
 
 template <class Exec, class T>
 struct SharedParts {
-  // Collective: channels are groups of their own on a device.
+  // Collective, because channels are groups of their own on a device.
   SharedParts(const Exec&, const RankParts&);
 
   TokenSlot<Exec>& tokens(std::int64_t micro) {
@@ -40,7 +40,7 @@ struct SharedParts {
   std::unique_ptr<Tie<Exec, T>> tie;                     // null: no tied embeddings, or one stage
 };
 
-// Stages for one execution space and one type of numbers: where the deck's words have become types.
+// Makes stages for one execution space Exec and one type of numbers T.
 
 template <class Exec, class T>
 class StagesOf final : public StageMaker {

@@ -8,7 +8,8 @@
 namespace sestina {
 namespace {
 
-// Forward passes alone: every rank keeps the weights that it computes with, and nothing is sent after an update.
+// Returns the input for forward passes alone: every rank keeps the weights that it computes with, and nothing is sent
+// after an update.
 PlanInput without_owners(PlanInput input, int ranks) {
   input.pipeline_ranks = ranks / (input.parallel.dp * input.parallel.tp);
   input.parallel.dp = 1;

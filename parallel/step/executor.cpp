@@ -26,15 +26,15 @@ Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const
   return {.sums = sums_};
 }
 
-// Before the passes of an update, where it is one that is sampled.
+// Called before the passes of an update: computes fresh gradients where the update is one that is sampled.
 void Executor::compute_fresh() {
   compares_ = fresh_ && t_ % plan_.input.tensors_every == 0;
   std::fill(cosines_.begin(), cosines_.end(), std::numeric_limits<double>::quiet_NaN());
   if (compares_) fresh_->compute(first_micro_, pipe_.micros, scale_);
 }
 
-// The forward passes that an asynchronous pipeline has ahead when it starts, or starts again after a drain. Of those
-// that a checkpoint brought back only the tokens are missing.
+// Runs the forward passes that an asynchronous pipeline has ahead when it starts, or starts again after a drain. Passes
+// that a checkpoint brought back lack only their tokens.
 void Executor::run_ahead(Batches& batches) {
   const StagePlace& place = runs_.front()->place();
   const std::int64_t minibatch = first_micro_ / pipe_.micros;
@@ -61,7 +61,7 @@ void Executor::start_receives(const std::vector<PipelineReceive>& receives) {
   }
 }
 
-// All that the actions of this update will receive.
+// Tells the stages what the actions of this update will receive.
 void Executor::expect_messages() {
   for (auto& run : runs_) {
     const StagePlace& place = run->place();
@@ -138,7 +138,8 @@ void Executor::sum_stage(PipelineStage& run) {
     std::copy(losses_.begin(), losses_.end(), whole_.begin() + static_cast<std::ptrdiff_t>(flag + 1));
 }
 
-// Every place is filled by one stage: the sums over the pipeline are exact. Asynchronous stages wait for nobody.
+// Every place is filled by one stage, so the sums over the pipeline are exact. Asynchronous stages wait for no other
+// stage.
 void Executor::complete_sums() {
   if (plan_.pipe.ranks > 1 && !updates_in_passes_)
     groups_.pipeline->all_reduce(whole_.data(), whole_.size(), Reduction::sum);
@@ -175,7 +176,8 @@ void Executor::update() {
   for (auto& run : runs_) run->update(t_, factor_, clip_scales(*run, clip, std::nullopt));
 }
 
-// A stage by itself: nobody else is asked. What is not finite changes nothing but the count of versions.
+// Updates a stage by itself without asking other ranks. A gradient that is not finite changes only the count of
+// versions.
 void Executor::update_stage(PipelineStage& run) {
   const bool lags = plan_.input.parallel.clip_scope == ParallelOptions::ClipScope::global_lagged;
   const std::optional<double> lagged = lags ? exchange_.norm_before(t_ - 1) : std::nullopt;

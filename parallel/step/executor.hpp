@@ -1,12 +1,12 @@
 // The one interpreter of a step: it runs the plan's actions of an update (parallel/plan/pipeline_schedule.hpp) on the
-// stages of this rank. One rank, many, one stage, many: all take this path, in training, evaluation, benchmarks and
+// stages of this rank. One rank or many, one stage or many: all take this path, in training, evaluation, benchmarks and
 // tests.
 //
-// A step is three calls. backward(): passes of all micro-batches, and sums (loss and norm are known to all ranks), on
-// which they decide. update(): of all stages; weights travel under the next forward. exchange(): what the ranks tell
-// each other of it. In asynchronous 1F1B each stage updates in the passes, when it has its gradient; nobody waits, and
-// sums, those of the minibatch whose gradient it was, are known when the step is finished, some updates later. No
-// Kokkos.
+// A step is three calls. backward() runs the passes of all micro-batches and returns sums (loss and norm, known to all
+// ranks), on which the ranks decide. update() updates all stages; weights travel under the next forward pass.
+// exchange() tells all ranks of the step. In asynchronous 1F1B each stage updates within the passes, as soon as it has
+// its gradient; no rank waits, and the sums of the minibatch with that gradient are known when the step is finished,
+// some updates later. No Kokkos.
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,18 +22,18 @@
 
 namespace sestina {
 
-// What an asynchronous pipeline in flight belongs to.
+// The facts that must be the same for an asynchronous pipeline in flight to go on after a resume.
 struct PipelineState {
-  std::vector<int> ahead;   // by stage, in micro-batches
-  std::vector<int> layers;  // first one of each stage
-  int micros = 0;           // of an update
+  std::vector<int> ahead;   // by stage, micro-batches
+  std::vector<int> layers;  // the first layer of each stage
+  int micros = 0;           // micro-batches of an update
   std::string stash, correction;
-  std::int64_t origin = 0;                     // updates at which its delays began
+  std::int64_t origin = 0;                     // number of updates at which the delays began
   bool started = false;                        // something is in flight
-  int replicas = 0;                            // data-parallel ranks with older weights of their own, 0: none has
-  int shards = 0;                              // tensor-parallel ranks with activations of their own, 0: none has
-  std::vector<double> norms;                   // of the last minibatches, where they clip later ones
-  bool fits(const PipelineState& now) const {  // what is in flight can go on there
+  int replicas = 0;                            // data-parallel ranks with older weights of their own; 0: none
+  int shards = 0;                              // tensor-parallel ranks with activations of their own; 0: none
+  std::vector<double> norms;                   // those of the last minibatches, where they clip later ones
+  bool fits(const PipelineState& now) const {  // true where what is in flight can go on in `now`
     return ahead == now.ahead && layers == now.layers && micros == now.micros && stash == now.stash &&
            correction == now.correction && replicas == now.replicas && shards == now.shards;
   }
@@ -41,49 +41,51 @@ struct PipelineState {
 
 class Executor : public Evaluator {
  public:
-  // world.size() must be that of the plan: dp * tp * P. The trace, if any, must outlive it.
+  // world.size() must be that of the plan, dp * tp * P with P pipeline ranks. The trace, if any, must outlive the
+  // executor.
   Executor(const StageMaker&, const Plan&, Communicator& world, Trace* = nullptr);
 
   void initialise(std::uint64_t seed);
-  // The weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin here.
+  // Says that the weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin
+  // here.
   void start_at(std::int64_t updates);
-  // Between updates: what an asynchronous pipeline (none: another) has in flight, as state, and how to go on with it.
-  // resume: whether it fits this pipeline, whose in_flight_fields(true) are then to be read before the next step; else
-  // start_at.
+  // Called between updates: what an asynchronous pipeline has in flight, as state (none for other pipelines), and how
+  // to go on with it. resume returns true where that fits this pipeline: its in_flight_fields(true) are then to be read
+  // before the next step; where it returns false, call start_at.
   std::optional<PipelineState> pipeline_state() const;
   std::vector<StateField> in_flight_fields(bool reading) const;
   bool resume(std::int64_t updates, const PipelineState&);
-  // Between updates, with all of them finished: an asynchronous pipeline is empty, and its delays start over; data are
-  // to go on after the last update.
+  // Called between updates, with all of them finished: empties an asynchronous pipeline, whose delays start over; data
+  // are to go on after the last update.
   void drain(std::int64_t updates);
-  // The passes of update number t, at a factor of the peak learning rates. interrupted: asked between micro-batches on
-  // one rank with one stage, whose step is dropped where it says so.
+  // Runs the passes of update number t, at a factor of the peak learning rates. interrupted is asked between
+  // micro-batches on one rank with one stage; where it returns true the step is dropped.
   Passes backward(std::int64_t t, double factor, Batches&, const std::function<bool()>& interrupted = {});
-  void update();  // where backward() gave sums
+  void update();  // called where backward() gave sums
   // Tells all ranks of this step: sums where they are not known, and these parts of report(), which is filled in
-  // before. Returns the steps of which all ranks have told, this one or that of lag() updates before, until the next
-  // call. Once for each step; in the same order on all ranks.
+  // before. Returns the steps of which all ranks have told, this one or that of lag() updates before; they are valid
+  // until the next call. It is called once for each step, in the same order on all ranks.
   std::span<const FinishedStep> exchange(ReportParts told = {});
-  std::span<const FinishedStep> finish_steps();      // all that are not finished yet; waits for all ranks
-  RankReport& report() { return exchange_.mine(); }  // of this rank and this step
-  PhaseClock& clock() { return clock_; }             // whoever takes the steps starts it
+  std::span<const FinishedStep> finish_steps();      // finishes all that are not finished yet; waits for all ranks
+  RankReport& report() { return exchange_.mine(); }  // that of this rank and this step
+  PhaseClock& clock() { return clock_; }             // the caller of the steps starts it
   int lag() const { return exchange_.lag(); }        // updates until a step is finished
-  // Of the last step that was not dropped. Asynchronous: of the stages of this rank alone.
+  // Sums of the last step that was not dropped; with an asynchronous pipeline, of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
-  double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the same, of stage i of this rank
+  double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the norm of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
 
-  void finish_gather();  // all weights are there
-  // Replicas that drift are equal from here to the next update: before what is saved or evaluated.
+  void finish_gather();  // waits until all weights are there
+  // Makes drifting replicas equal until the next update; called before weights are saved or evaluated.
   void synchronise();
-  CoherenceCount take_coherence();  // of this rank's stages, since the last call
+  CoherenceCount take_coherence();  // counts of this rank's stages since the last call
 
-  StageSeconds take_seconds();  // the same
+  StageSeconds take_seconds();  // seconds of this rank's stages since the last call
 
-  std::vector<StateField> optimizer_fields() const;  // that this rank keeps
-  std::vector<StateField> fields() const;            // with the master weights
+  std::vector<StateField> optimizer_fields() const;  // fields that this rank keeps
+  std::vector<StateField> fields() const;            // these and the master weights
   void weights_changed() override;
-  std::vector<std::int64_t> rank_costs() const;  // planned, by rank of the world
+  std::vector<std::int64_t> rank_costs() const;  // planned costs, by rank of the world
 
   PipelineStage& run(std::size_t i = 0) { return *runs_[i]; }
   const PipelineStages& runs() const { return runs_; }
@@ -108,24 +110,24 @@ class Executor : public Evaluator {
   void update_stage(PipelineStage&);
 
   StepExchange exchange_;
-  bool updates_in_passes_;  // asynchronous
-  double scale_;            // of the gradients: 1 / tokens of the global batch
+  bool updates_in_passes_;  // true in an asynchronous pipeline
+  double scale_;            // the factor of the gradients: 1 / tokens of the global batch
   PhaseClock clock_;
-  std::int64_t t_ = 0;  // of the step under way
+  std::int64_t t_ = 0;  // number of the update under way
   double factor_ = 1;
   std::unique_ptr<FreshGradients> fresh_;   // null: not compared
-  std::vector<double> cosines_;             // by stage of this rank, of the last update
-  bool compares_ = false;                   // in this update
+  std::vector<double> cosines_;             // by stage of this rank, those of the last update
+  bool compares_ = false;                   // compares gradients in this update
   PipelineStages runs_;                     // the stages
-  std::vector<std::size_t> run_of_stage_;   // by stage, where it is one of this rank's
-  std::vector<std::size_t> first_tensor_;   // by stage, and one after the last: places in whole_
+  std::vector<std::size_t> run_of_stage_;   // for each stage of this rank its number in runs_
+  std::vector<std::size_t> first_tensor_;   // by stage, and one after the last: its first place in whole_
   std::vector<Action> ahead_;               // forwards that an asynchronous pipeline starts with, of all ranks
-  ReceiveLists receives_, receives_ahead_;  // of the actions of an update, and of those
-  std::vector<double> losses_, whole_;      // whole_: squares by tensor, the flag, losses
-  std::int64_t first_micro_ = 0;            // of the next update
+  ReceiveLists receives_, receives_ahead_;  // receives of an update's actions, and of ahead_
+  std::vector<double> losses_, whole_;      // whole_: squares by tensor, the flag, losses of the whole pipeline
+  std::int64_t first_micro_ = 0;            // first micro-batch of the next update
   std::int64_t origin_ = 0;
   bool started_ = false, restored_ = false;
-  bool resumed_ = false;  // what corrections know of the past was read
+  bool resumed_ = false;  // the past that corrections know was read from a checkpoint
   StepSums sums_;
 };
 

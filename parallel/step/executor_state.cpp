@@ -1,4 +1,4 @@
-// How an executor is built, and what it keeps between updates: weights, optimizer state, and what an asynchronous
+// Builds an executor, and handles what it keeps between updates: weights, optimizer state, and what an asynchronous
 // pipeline has in flight.
 #include "parallel/step/executor.hpp"
 
@@ -68,7 +68,7 @@ bool Executor::resume(std::int64_t updates, const PipelineState& was) {
   exchange_.start_at(updates, was.norms);
   resumed_ = true;
   if (plan_.input.parallel.stash == ParallelOptions::Stash::on || !was.started)
-    return true;  // its forwards are done again
+    return true;  // the forwards in flight are done again
   started_ = restored_ = true;
   for (auto& run : runs_) run->restored();
   return true;

@@ -5,7 +5,7 @@ namespace {
 
 using What = PipelineReceive::What;
 
-// What an action sends to other ranks, in the order in which it does so (StageRun).
+// Returns what an action sends to other ranks, in the order in which it does so (StageRun).
 std::vector<PipelineReceive> sent_by(const PipelineOptions& pipe, const Action& action, bool tied) {
   const int last = pipe.stages - 1, stage = action.stage;
   std::vector<PipelineReceive> sent;

@@ -27,7 +27,7 @@ LaggedGather::~LaggedGather() {
   };
   while (oldest_ < next_ && arrived(oldest_)) ++oldest_;
   if (oldest_ == next_) return;
-  new std::vector<double>(std::move(mine_));  // for good
+  new std::vector<double>(std::move(mine_));  // never freed: numbers may still arrive there
   new std::vector<double>(std::move(all_));
 }
 
@@ -106,7 +106,8 @@ void StepExchange::add_reports(const ReportParts& parts, const double* numbers, 
   }
 }
 
-// Of of_rank_. The first rank of each stage speaks for it; its tensor-parallel ranks have a part of its weights each.
+// Adds the updates of of_rank_. The first rank of each stage speaks for it; its tensor-parallel ranks have a part of
+// its weights each.
 void StepExchange::add_updates(int rank, FinishedStep& step) const {
   for (int stage = 0; stage < plan_.pp; ++stage) {
     const int in_group = rank - plan_.pipe.rank_of(stage) * plan_.dp * plan_.tp;
