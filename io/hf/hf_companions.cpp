@@ -91,15 +91,15 @@ Json token_text(const Tokenizer& tokenizer, std::int64_t id) {
 }
 
 // The files that transformers keeps next to a tokenizer.json, where they are there.
-constexpr const char* beside_tokenizer[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                                            "chat_template.jinja", "chat_template.json"};
+constexpr const char* with_tokenizer[] = {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                          "chat_template.jinja", "chat_template.json"};
 
 }  // namespace
 
 void copy_tokenizer(const std::string& path, const std::string& folder) {
   write_output_file(fs::path(folder) / "tokenizer.json", MappedFile(path).view());
   std::error_code ignored;
-  for (const char* name : beside_tokenizer)
+  for (const char* name : with_tokenizer)
     if (const fs::path file = fs::path(path).parent_path() / name; fs::is_regular_file(file, ignored))
       write_output_file(fs::path(folder) / name, MappedFile(file.string()).view());
 }

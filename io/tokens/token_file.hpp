@@ -48,6 +48,7 @@ void require_json_lines(std::string_view text, const std::string& path);
 // Token sources on disk, fully validated when opened and read by position: Megatron .bin/.idx, llm.c .bin, .npy (raw or
 // with a NumPy header), plain text, JSONL. Formats: inputs/README.md. Every defect is Error(bad_data) or
 // Error(input_missing).
+
 class Tokenizer;
 
 // The tokens around documents (io/tokenizer/tokenizer.hpp).

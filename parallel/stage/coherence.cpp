@@ -111,7 +111,7 @@ const typename Coherence<Exec>::Matrices& Coherence<Exec>::after_update() {
     const RefreshClock clock = matrices_.refresh_clock(blocks_[i].matrix);
     if (registry_.due(i, clock.updates, clock.sent)) due_.push_back(i);
   }
-  return make_alike(due_);
+  return make_equal(due_);
 }
 
 template <class Exec>
@@ -126,11 +126,11 @@ const typename Coherence<Exec>::Matrices& Coherence<Exec>::synchronise() {
     else
       registry_.equal(i, clock.updates);
   }
-  return make_alike(due_);
+  return make_equal(due_);
 }
 
 template <class Exec>
-const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_alike(const std::vector<std::size_t>& blocks) {
+const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_equal(const std::vector<std::size_t>& blocks) {
   alike_.clear();
   if (blocks.empty()) return alike_;
   if (complete_) complete_();

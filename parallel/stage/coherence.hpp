@@ -39,7 +39,7 @@ class Coherence {
     std::vector<StateField> averaged = {}, copied = {};  // the weights are the last of `averaged`
   };
   void find_blocks();
-  const Matrices& make_alike(const std::vector<std::size_t>& blocks);
+  const Matrices& make_equal(const std::vector<std::size_t>& blocks);
   void find_newest(const std::vector<std::size_t>& blocks);
   void average(const Block&);
   void copy(const Block&, int owner);

@@ -124,7 +124,7 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   run_update(t, factor, gradient_scale);
   watch_.stop();
   if (is_host<Exec>) exec_.fence("update");
-  make_alike(Replicas::due);
+  make_equal(Replicas::due);
   const double called = seconds_since(begin);
   if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
 }
@@ -133,7 +133,7 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::synchronise() {
   if (!drifts_) return;
   finish_gather();
-  make_alike(Replicas::all);
+  make_equal(Replicas::all);
   if (!owned_) return;
   gather_.start();
   finish_gather();
@@ -141,7 +141,7 @@ void StageExchanges<Exec, T>::synchronise() {
 
 // Homes of different matrices are on different ranks: those that have none take part in what follows all the same.
 template <class Exec, class T>
-void StageExchanges<Exec, T>::make_alike(Replicas which) {
+void StageExchanges<Exec, T>::make_equal(Replicas which) {
   if (!drifts_) return;
   const TraceSpan span(trace_, "coherence");
   const std::vector<std::size_t> none;

@@ -63,7 +63,7 @@ class StageExchanges {
   void count_last_update();
   void start_coherence(const PlanInput&);
   enum class Replicas { due, all };
-  void make_alike(Replicas);
+  void make_equal(Replicas);
 
   Exec exec_;
   StageGroups<Exec>& groups_;

@@ -12,10 +12,10 @@
 
 namespace sestina {
 
-// The stages of one rank share tensor-parallel groups, links between stages, and the tokens of micro-batches in flight.
-// Here these have the types that the stages compute with.
 class RefreshWorkers;
 
+// The stages of one rank share tensor-parallel groups, links between stages, and the tokens of micro-batches in flight.
+// Here these have the types that the stages compute with.
 template <class Exec>
 struct StageGroups {
   explicit StageGroups(RankGroups& of) : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas) {}
