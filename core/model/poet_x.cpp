@@ -11,7 +11,7 @@ namespace sestina {
 namespace {
 
 template <class Exec, class T>
-Vector<T, Exec> flat(const Matrix<T, Exec>& m) {
+Vector<T, Exec> as_vector(const Matrix<T, Exec>& m) {
   return Vector<T, Exec>(m.data(), m.size());
 }
 
@@ -46,7 +46,7 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions
                                   const PoetWeight<Exec, T>& w) {
   if (options.group == 0) return w.base.values;
   const Matrix<T, Exec> values = s.workspace.template take<T>(w.rows(), w.cols());
-  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group, flat<Exec, T>(values));
+  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group, as_vector<Exec, T>(values));
   return values;
 }
 
@@ -79,7 +79,7 @@ template <class Exec, class E>
 Matrix<E, Exec> copy_of(const ProductSpace<Exec>& s, const Matrix<E, Exec>& x) {
   if (x.size() == 0) return {};
   const Matrix<E, Exec> copy = s.workspace.template take<E>(x.extent(0), x.extent(1));
-  Kokkos::deep_copy(s.exec, flat<Exec, E>(copy), flat<Exec, E>(x));
+  Kokkos::deep_copy(s.exec, as_vector<Exec, E>(copy), as_vector<Exec, E>(x));
   return copy;
 }
 
@@ -110,7 +110,7 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
     const Matrix<A, Exec> x(first_tile.data(), n, in), y(second_tile.data(), n, in);
     const std::size_t kept = residuals.size() > 0 ? n * in : 0;
     widen<Exec, T>(s.exec, Vector<const T, Exec>(values.data() + begin, n * in),
-                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept), flat<Exec, A>(x));
+                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept), as_vector<Exec, A>(x));
     times_blocks<Exec, A>(s.gemm, x, Op::transpose, of_in, y);
     blocks_times<Exec, A>(s.gemm, Op::transpose,
                           Matrix<const A, Exec>(of_out.data() + first * options.block, n, options.block), y, x);
@@ -138,7 +138,7 @@ class PutBase {
   }
   void finish() const {
     if (options_.group > 0)
-      group_quantise<Exec, A>(s_.exec, flat<Exec, A>(held_), options_.group, options_.zero_in_range, base_.codes,
+      group_quantise<Exec, A>(s_.exec, as_vector<Exec, A>(held_), options_.group, options_.zero_in_range, base_.codes,
                               base_.scales, base_.zeros);
   }
 
