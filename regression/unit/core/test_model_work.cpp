@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/model/formed_weights.hpp"
 #include "regression/unit/core/model_rig.hpp"
