@@ -122,7 +122,8 @@ struct ContinuedScratch {
   Vector<Element, Exec> values;
 };
 
-AttentionShape step_shape(AttentionShape shape, std::size_t rows) {
+// On a device, which continues a sequence row by row.
+[[maybe_unused]] AttentionShape step_shape(AttentionShape shape, std::size_t rows) {
   shape.batch = static_cast<int>(rows);
   return shape;
 }

@@ -220,7 +220,8 @@ TYPED_TEST(Refresh, KeepsTheLastGoodBasisAndStopsAfterTooManyFailures) {
 TYPED_TEST(Refresh, ColdBasesDiagonaliseTheGradient) {
   using Space = TypeParam;
   for (const BasisForm form : {BasisForm::svd, BasisForm::gram})
-    for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
+    for (const auto& shape : {std::pair<std::size_t, std::size_t>{1, 1}, {1, 16}, {16, 1}, {9, 8}, {8, 12}, {33, 7}}) {
+      const std::size_t m = shape.first, n = shape.second;  // clang 14 captures no bindings
       auto stream = make_stream<Space>(
           bytes_taken<Space>([&](auto& counter) { declare_cold_bases<Space>(counter, form, m, n, m, n); }));
       const Array g = rounded<float>(random_array(m, n, 11));
@@ -324,7 +325,8 @@ TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
   using Space = TypeParam;
   const std::vector<double> values = {8, 8, 5, 1, 1, 1, 0.3, 1e-2, 1e-2, 1e-3, 3e-4, 1e-4};  // floor: 40 eps32 8
   const std::vector<std::size_t> cuts = {2, 3, 6, 7, 9, 10, 11};
-  for (const auto& [m, n] : {std::pair<std::size_t, std::size_t>{12, 40}, {40, 12}}) {
+  for (const auto& shape : {std::pair<std::size_t, std::size_t>{12, 40}, {40, 12}}) {
+    const std::size_t m = shape.first, n = shape.second;  // clang 14 captures no bindings
     const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
     std::vector<Array> left, right;
     for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {

@@ -85,7 +85,9 @@ TYPED_TEST(Decomposition, QrOfZeroIsTheIdentityUpToSigns) {
 TYPED_TEST(Decomposition, SvdOfAnyShape) {
   using Exec = typename TypeParam::Exec;
   if (std::is_same_v<typename TypeParam::T, float>) return;
-  for (auto [m, n] : {std::pair<std::size_t, std::size_t>{0, 3}, {1, 1}, {1, 9}, {9, 1}, {7, 5}, {5, 7}, {40, 40}}) {
+  for (const auto& shape :
+       {std::pair<std::size_t, std::size_t>{0, 3}, {1, 1}, {1, 9}, {9, 1}, {7, 5}, {5, 7}, {40, 40}}) {
+    const std::size_t m = shape.first, n = shape.second;  // clang 14 captures no bindings
     const std::size_t k = std::min(m, n);
     const Array a = random_array(m, n, 5);
     const Field<double, Exec> given(a), left(m, k), right(n, k), values(1, k);
