@@ -46,7 +46,8 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions
                                   const PoetWeight<Exec, T>& w) {
   if (options.group == 0) return w.base.values;
   const Matrix<T, Exec> values = s.workspace.template take<T>(w.rows(), w.cols());
-  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group, as_vector<Exec, T>(values));
+  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group,
+                            as_vector<Exec, T>(values));
   return values;
 }
 
@@ -110,7 +111,8 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
     const Matrix<A, Exec> x(first_tile.data(), n, in), y(second_tile.data(), n, in);
     const std::size_t kept = residuals.size() > 0 ? n * in : 0;
     widen<Exec, T>(s.exec, Vector<const T, Exec>(values.data() + begin, n * in),
-                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept), as_vector<Exec, A>(x));
+                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept),
+                   as_vector<Exec, A>(x));
     times_blocks<Exec, A>(s.gemm, x, Op::transpose, of_in, y);
     blocks_times<Exec, A>(s.gemm, Op::transpose,
                           Matrix<const A, Exec>(of_out.data() + first * options.block, n, options.block), y, x);

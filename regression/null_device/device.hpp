@@ -123,7 +123,7 @@ void add_leaks_of_mapped_memory();  // mapped_memory.cpp
 void start();  // when the device is first asked for, so that the program's own handlers come before
 void report();
 std::string path_of_rank(const char* variable);  // a file that the environment names, one for each rank
-void backtrace_to_stderr();  // the functions of the program itself that led here, innermost first
+void backtrace_to_stderr();                      // the functions of the program itself that led here, innermost first
 std::string demangled(const std::string& name);
 
 }  // namespace null_device
