@@ -43,14 +43,15 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
 
 namespace {
 
-// The memory that an update holds: G Qr and Ql^T G Qr,
+// The memory that an update holds: G Qr and Ql^T G Qr.
 template <class Space>
 struct RotatedGradient {
   RotatedGradient(Workspace<Space>& workspace, std::size_t m, std::size_t n)
       : half(workspace.template take<float>(m, n)), rotated(workspace.template take<float>(m, n)) {}
   Matrix<float, Space> half, rotated;
 };
-// and, while the factors take in the gradient, sums of squares by rows and columns.
+
+// What it holds in addition while the factors take in the gradient: sums of squares by rows and columns.
 template <class Space>
 struct LineSums {
   LineSums(Workspace<Space>& workspace, std::size_t m, std::size_t n)

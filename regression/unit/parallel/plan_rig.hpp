@@ -1,4 +1,4 @@
-// Options of a preset under a matrix optimizer, for plans.
+// Options of a preset under a matrix optimizer, and of pipelines, for plans.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -24,6 +24,18 @@ inline Options plan_options(const ModelConfig& model, const std::string& kind, i
   if (const MatrixKind* known = find_matrix_kind(kind)) options.optimizer.matrix = default_options(*known);
   options.parallel.dp = dp;
   options.parallel.tp = tp;
+  return options;
+}
+
+inline PipelineOptions pipeline_of(ParallelOptions::Schedule kind, int stages, int ranks, int micros,
+                                   int delay_scale = 1) {
+  PipelineOptions options;
+  options.kind = kind;
+  options.stages = stages;
+  options.ranks = ranks;
+  options.micros = micros;
+  options.delay_scale = delay_scale;
+  options.round_robin = kind == ParallelOptions::Schedule::interleaved;
   return options;
 }
 

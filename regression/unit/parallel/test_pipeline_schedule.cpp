@@ -6,22 +6,12 @@
 #include <set>
 
 #include "parallel/plan/pipeline_schedule.hpp"
+#include "regression/unit/parallel/plan_rig.hpp"
 
 namespace sestina {
 namespace {
 
 using Kind = ParallelOptions::Schedule;
-
-PipelineOptions setting_of(Kind kind, int stages, int ranks, int micros, int delay_scale = 1) {
-  PipelineOptions options;
-  options.kind = kind;
-  options.stages = stages;
-  options.ranks = ranks;
-  options.micros = micros;
-  options.delay_scale = delay_scale;
-  options.round_robin = kind == Kind::interleaved;
-  return options;
-}
 
 // Each action once, after what it needs; a rank does one thing at a time.
 void expect_legal(const PipelineOptions& set, const PipelineSchedule& schedule) {
@@ -64,7 +54,7 @@ TEST(PipelineSchedule, EveryDependencyHolds) {
     for (const auto& [stages, ranks] : {std::pair(1, 1), {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {6, 3}})
       for (const int micros : {1, 2, 3, 5, 8}) {
         if (kind == Kind::async_1f1b && stages == 1) continue;
-        const PipelineOptions options = setting_of(kind, stages, ranks, micros);
+        const PipelineOptions options = pipeline_of(kind, stages, ranks, micros);
         SCOPED_TRACE(fmt::format("schedule {}, {} stages on {} ranks, {} micro-batches", static_cast<int>(kind), stages,
                                  ranks, micros));
         expect_legal(options, make_schedule(options));
@@ -72,36 +62,36 @@ TEST(PipelineSchedule, EveryDependencyHolds) {
 }
 
 TEST(PipelineSchedule, KeepsAsManyMicroBatchesAsItsNameSays) {
-  EXPECT_EQ(make_schedule(setting_of(Kind::gpipe, 4, 4, 8)).slots, std::vector<int>(4, 8));
-  EXPECT_EQ(make_schedule(setting_of(Kind::one_f_one_b, 4, 4, 8)).slots, (std::vector<int>{4, 3, 2, 1}));
-  for (const int slots : make_schedule(setting_of(Kind::zb_h1, 4, 4, 8)).slots) EXPECT_LE(slots, 4);
-  EXPECT_EQ(make_schedule(setting_of(Kind::one_f_one_b, 4, 1, 8)).slots, std::vector<int>(4, 1));  // one process
+  EXPECT_EQ(make_schedule(pipeline_of(Kind::gpipe, 4, 4, 8)).slots, std::vector<int>(4, 8));
+  EXPECT_EQ(make_schedule(pipeline_of(Kind::one_f_one_b, 4, 4, 8)).slots, (std::vector<int>{4, 3, 2, 1}));
+  for (const int slots : make_schedule(pipeline_of(Kind::zb_h1, 4, 4, 8)).slots) EXPECT_LE(slots, 4);
+  EXPECT_EQ(make_schedule(pipeline_of(Kind::one_f_one_b, 4, 1, 8)).slots, std::vector<int>(4, 1));  // one process
 }
 
 // Of P ranks and a micro-batches, forward 1 and backward 2: (P-1) / (a+P-1) for 1F1B and GPipe; less when stages are
 // interleaved, or when weight gradients fill the end.
 TEST(PipelineSchedule, BubblesAreThoseOfTheLiterature) {
-  const double plain = make_schedule(setting_of(Kind::one_f_one_b, 4, 4, 8)).bubble;
+  const double plain = make_schedule(pipeline_of(Kind::one_f_one_b, 4, 4, 8)).bubble;
   EXPECT_NEAR(plain, 3.0 / 11, 1e-12);
-  EXPECT_NEAR(make_schedule(setting_of(Kind::gpipe, 4, 4, 8)).bubble, plain, 1e-12);
-  EXPECT_LT(make_schedule(setting_of(Kind::interleaved, 8, 4, 8)).bubble, 0.75 * plain);
-  EXPECT_LT(make_schedule(setting_of(Kind::zb_h1, 4, 4, 8)).bubble, 0.65 * plain);
+  EXPECT_NEAR(make_schedule(pipeline_of(Kind::gpipe, 4, 4, 8)).bubble, plain, 1e-12);
+  EXPECT_LT(make_schedule(pipeline_of(Kind::interleaved, 8, 4, 8)).bubble, 0.75 * plain);
+  EXPECT_LT(make_schedule(pipeline_of(Kind::zb_h1, 4, 4, 8)).bubble, 0.65 * plain);
 }
 
 TEST(PipelineSchedule, DelaysAreRoundedUpToUpdates) {
-  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 2, 2, 3);
+  const PipelineOptions options = pipeline_of(Kind::async_1f1b, 4, 2, 2, 3);
   const PipelineSchedule schedule = make_schedule(options);
   EXPECT_EQ(schedule.ahead, (std::vector<int>{9, 6, 3, 0}));
   std::vector<int> delays;
   for (int s = 0; s < 4; ++s) delays.push_back(update_delay(options, s));
   EXPECT_EQ(delays, (std::vector<int>{5, 3, 2, 0}));
   EXPECT_EQ(schedule.slots, (std::vector<int>{10, 7, 4, 1}));
-  EXPECT_EQ(update_delay(setting_of(Kind::one_f_one_b, 4, 2, 2), 0), 0);
+  EXPECT_EQ(update_delay(pipeline_of(Kind::one_f_one_b, 4, 2, 2), 0), 0);
 }
 
 // Copies of the weights in addition to the newest, by stage.
 TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
-  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
+  const PipelineOptions options = pipeline_of(Kind::async_1f1b, 4, 4, 2, 1);  // delays 2, 1, 1, 0
   ParallelOptions parallel;
   const auto place = [&](int s) { return stage_place(options, make_schedule(options), parallel, 0, s); };
   const auto versions = [&] {
@@ -123,7 +113,7 @@ TEST(PipelineSchedule, SaysWhichWeightsAStageHolds) {
 
 // A merge drains as drain_every does; with both the newer drain counts.
 TEST(PipelineSchedule, DrainsAtMerges) {
-  const PipelineOptions options = setting_of(Kind::async_1f1b, 4, 4, 1, 1);
+  const PipelineOptions options = pipeline_of(Kind::async_1f1b, 4, 4, 1, 1);
   ParallelOptions parallel;
   parallel.drain_every = 8;
   const StagePlace place = stage_place(options, make_schedule(options), parallel, 3, 0);
@@ -134,7 +124,7 @@ TEST(PipelineSchedule, DrainsAtMerges) {
 }
 
 TEST(PipelineSchedule, IsDrawnRankByRank) {
-  const std::vector<std::string> rows = draw(make_schedule(setting_of(Kind::one_f_one_b, 2, 2, 2)), 9);
+  const std::vector<std::string> rows = draw(make_schedule(pipeline_of(Kind::one_f_one_b, 2, 2, 2)), 9);
   EXPECT_EQ(rows, (std::vector<std::string>{"01..aa.bb", ".0aa1bb.."}));
 }
 

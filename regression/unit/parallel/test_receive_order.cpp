@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "parallel/step/receive_order.hpp"
+#include "regression/unit/parallel/plan_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -111,24 +112,14 @@ TEST(ReceiveOrder, IsOneOrderOnAllRanksWithFreePlaces) {
             if (delay_scale > 1 && kind != Kind::async_1f1b) continue;
             SCOPED_TRACE(testing::Message() << "schedule " << static_cast<int>(kind) << ", " << stages << " stages, "
                                             << ranks << " ranks, " << micros << " micro-batches, tied " << tied);
-            PipelineOptions pipe;
-            pipe.kind = kind;
-            pipe.stages = stages;
-            pipe.ranks = ranks;
-            pipe.micros = micros;
-            pipe.delay_scale = delay_scale;
-            pipe.round_robin = kind == Kind::interleaved;
-            PlayedPipeline(pipe, tied).play(4);
+            PlayedPipeline(pipeline_of(kind, stages, ranks, micros, delay_scale), tied).play(4);
           }
 }
 
 // In 1F1B with two ranks the first one sends two activations before it waits for a gradient: the second one asks for
 // both before it sends that.
 TEST(ReceiveOrder, AsksForTwoActivationsBeforeAGradientGoes) {
-  PipelineOptions pipe;
-  pipe.kind = Kind::one_f_one_b;
-  pipe.stages = pipe.ranks = 2;
-  pipe.micros = 3;
+  const PipelineOptions pipe = pipeline_of(Kind::one_f_one_b, 2, 2, 3);
   const ReceiveLists second = receive_order(pipe, make_schedule(pipe).all, 1, false);
   ASSERT_EQ(second.size(), 7U);  // F0 B0 F1 B1 F2 B2, and after them
   const std::vector<PipelineReceive> first_two = {{What::activation, 1, 0}, {What::activation, 1, 1}};
