@@ -248,6 +248,36 @@ std::vector<std::int64_t> Deck::integers(std::string_view key, DeckRange range) 
   return result;
 }
 
+std::vector<std::vector<double>> Deck::number_rows(std::string_view key, std::size_t width) {
+  std::vector<std::vector<double>> result;
+  std::string text;
+  if (const DeckValue* value = state_->find(key)) {
+    const auto is_number = [](const DeckValue& item) {
+      return item.kind == Kind::integer || (item.kind == Kind::number && std::isfinite(item.number));
+    };
+    const auto is_row = [&](const DeckValue& item) {
+      return item.kind == Kind::array && item.items.size() == width &&
+             std::all_of(item.items.begin(), item.items.end(), is_number);
+    };
+    if (value->kind != Kind::array || !std::all_of(value->items.begin(), value->items.end(), is_row)) {
+      state_->wrong_type(key, *value, fmt::format("an array of arrays of {} numbers", width));
+    } else {
+      for (const DeckValue& row : value->items) {
+        std::vector<double>& numbers = result.emplace_back();
+        for (const DeckValue& item : row.items)
+          numbers.push_back(item.kind == Kind::integer ? static_cast<double>(item.integer) : item.number);
+      }
+    }
+  }
+  for (const std::vector<double>& row : result) {
+    std::string numbers;
+    for (const double value : row) numbers += (numbers.empty() ? "" : ", ") + toml_text(value);
+    text += fmt::format("{}[{}]", text.empty() ? "" : ", ", numbers);
+  }
+  state_->record(key, fmt::format("[{}]", text));
+  return result;
+}
+
 bool Deck::has(std::string_view key) const { return state_->find(key) != nullptr || state_->any_below(key); }
 
 bool Deck::has_table(std::string_view key) const { return state_->find(key) == nullptr && state_->any_below(key); }

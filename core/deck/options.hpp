@@ -79,6 +79,7 @@ struct TrainOptions {
   enum class Precision { fp32, bf16 } precision = Precision::fp32;
   double clip_norm = 1.0;  // 0 = no clipping
   bool recompute = false;
+  double ema_tau = 0;  // the mean of the weights takes in 1 / ema_tau of them with each update; 0: none is kept
   static TrainOptions read(Deck&);
 };
 
@@ -98,7 +99,8 @@ struct AdamWOptions {
 struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::string match;     // glob on HF names
   std::optional<double> lr_multiplier, weight_decay;
-  std::optional<std::string> kind;  // "adamw" or optimizer.kind: overrides the routing by role
+  std::optional<double> beta1, beta2, eps;  // of AdamW, for tensors that it updates
+  std::optional<std::string> kind;          // "adamw" or optimizer.kind: overrides the routing by role
 };
 struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   bool automatic = false;  // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
@@ -125,6 +127,8 @@ struct OptimizerOptions {
   AdamWOptions adamw;                       // for kind = "adamw", else [optimizer.scalar]
   double lr = 0;                            // peak for optimizer.kind; the one that is logged
   double weight_decay = 0;                  // for the matrices
+  UpdateRules rules;                        // what becomes of updates
+  UpdateSchedule schedule;                  // numbers that change with the updates
   double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                    // q, k, v as one matrix per head
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
@@ -186,9 +190,9 @@ struct CheckpointOptions {
 };
 
 struct MetricsOptions {
-  std::int64_t every = 10, eval_every = 0, tensors_every = 0;  // steps, 0 = off
-  std::int64_t trace = 0;                                      // updates in trace.json, 0 = none
-  int eval_batches = 16;                                       // micro-batches an evaluation reads
+  std::int64_t every = 10, eval_every = 0, tensors_every = 0, updates_every = 0;  // steps, 0 = off
+  std::int64_t trace = 0;                                                         // updates in trace.json, 0 = none
+  int eval_batches = 16;                                                          // micro-batches an evaluation reads
   bool tensorboard = false;
   static MetricsOptions read(Deck&);
 };

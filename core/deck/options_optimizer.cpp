@@ -149,6 +149,9 @@ OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<s
     deck.error(at + ".match", "empty pattern", "a glob such as \"*.mlp.*\"");
   group.lr_multiplier = deck.maybe_number(at + ".lr_multiplier", not_negative);
   group.weight_decay = deck.maybe_number(at + ".weight_decay", not_negative);
+  group.beta1 = deck.maybe_number(at + ".beta1", below_one);
+  group.beta2 = deck.maybe_number(at + ".beta2", below_one);
+  group.eps = deck.maybe_number(at + ".eps", eps_range);
   if (deck.has(at + ".kind")) group.kind = deck.choice(at + ".kind", "adamw", kinds);
   return group;
 }
@@ -160,6 +163,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   std::vector<std::string> kinds = {"adamw"};
   for (const MatrixKind& kind : matrix_kinds()) kinds.push_back(kind.name);
   optimizer.kind = deck.choice("optimizer.kind", "adamw", kinds);
+  optimizer.rules = read_update_rules(deck);
   if (const MatrixKind* kind = find_matrix_kind(optimizer.kind)) {
     optimizer.lr = deck.maybe_number("optimizer.lr", not_negative).value_or(schedule.lr);
     optimizer.weight_decay = deck.number("optimizer.weight_decay", kind->weight_decay, not_negative);
@@ -176,12 +180,15 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
     kinds = {"adamw"};
   }
+  optimizer.schedule = read_update_schedule(deck, schedule, optimizer.matrix && optimizer.matrix->has("momentum"));
   optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
   optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
   read_state(deck, optimizer);
   if (optimizer.matrix) {
     optimizer.matrix->state_bits = optimizer.state_bits;
     optimizer.matrix->state_block = optimizer.state_block;
+    optimizer.matrix->rules = optimizer.rules;
+    optimizer.matrix->schedule = optimizer.schedule;
   }
   optimizer.reset_missing = deck.choice("optimizer.on_missing", "error", {"error", "reset"}) == "reset";
   const std::size_t groups = deck.table_count("optimizer.group");

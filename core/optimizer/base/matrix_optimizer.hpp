@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/deck/kinds.hpp"
@@ -52,6 +53,7 @@ struct UpdateNumbers {
   std::int64_t t = 1;  // number of the update in the run
   double lr = 0, weight_decay = 0;
   double gradient_scale = 1;  // clipping; every optimizer sees G times it
+  std::optional<double> momentum = {};  // in the place of the kind's own (optimizer.momentum_schedule)
 };
 
 template <class Space>

@@ -32,6 +32,7 @@ struct MatrixPart {
   std::int64_t row_begin = 0;       // in the tensor
   std::int64_t rows = 0, cols = 0;  // as the optimizer sees it
   bool skew = false;                // packed in the tensor: see TensorSpec::skew_block
+  std::int64_t col_begin = 0;       // in the tensor: a block that is cut from it (MatrixKind::max_dim)
   std::int64_t elements() const { return skew ? rows * (rows - 1) / 2 : rows * cols; }  // in the tensor
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
