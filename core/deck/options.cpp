@@ -260,6 +260,7 @@ Options Options::read(Deck& deck) {
                "\"flops\" and \"elements\" without them");
   read_with_others(deck, options);
   require_form_fits(deck, options);
+  require_rules_fit(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
   if (options.optimizer.matrix) {

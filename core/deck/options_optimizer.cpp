@@ -166,7 +166,10 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   optimizer.rules = read_update_rules(deck);
   if (const MatrixKind* kind = find_matrix_kind(optimizer.kind)) {
     optimizer.lr = deck.maybe_number("optimizer.lr", not_negative).value_or(schedule.lr);
-    optimizer.weight_decay = deck.number("optimizer.weight_decay", kind->weight_decay, not_negative);
+    constexpr const char* decay = "optimizer.weight_decay";
+    optimizer.weight_decay = deck.number(decay, optimizer.rules.hyperball ? 0 : kind->weight_decay, not_negative);
+    if (optimizer.rules.hyperball && optimizer.weight_decay > 0)
+      deck.error(decay, "nothing decays on the hyperball", "0 with optimizer.hyperball = true");
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);

@@ -28,6 +28,29 @@ std::optional<double> UpdateSchedule::momentum_at(std::int64_t t) const {
   return momentum.back()[1];
 }
 
+namespace {
+
+// Returns the keys of the rules, and whether each is on.
+std::array<std::pair<const char*, bool>, 9> rules_of(const UpdateRules& rules) {
+  return {{{"hyperball", rules.hyperball},
+           {"relative_update", rules.relative_update},
+           {"update_floor", rules.update_floor > 0},
+           {"row_floor", rules.row_floor > 0},
+           {"max_update_rms", rules.max_update_rms > 0},
+           {"update_rms", rules.update_rms > 0},
+           {"radial_brake", rules.radial_brake != 1},
+           {"radius_pin", rules.radius_pin},
+           {"cautious", rules.cautious}}};
+}
+
+}  // namespace
+
+std::string key_of(const UpdateRules& rules) {
+  for (const auto& [key, on] : rules_of(rules))
+    if (on) return fmt::format("optimizer.{}", key);
+  return "";
+}
+
 UpdateRules read_update_rules(Deck& deck) {
   UpdateRules rules;
   rules.hyperball = deck.boolean("optimizer.hyperball", false);
@@ -35,20 +58,15 @@ UpdateRules read_update_rules(Deck& deck) {
   rules.update_floor = deck.number("optimizer.update_floor", 0, not_negative);
   rules.row_floor = deck.number("optimizer.row_floor", 0, not_negative);
   rules.max_update_rms = deck.number("optimizer.max_update_rms", 0, not_negative);
+  rules.update_rms = deck.number("optimizer.update_rms", 0, not_negative);
+  if (rules.update_rms > 0 && rules.relative_update)
+    deck.error("optimizer.update_rms", "optimizer.relative_update gives the update its size", "one of the two");
   rules.radial_brake = deck.number("optimizer.radial_brake", 1, {.min = 0, .max = 1});
   rules.radius_pin = deck.boolean("optimizer.radius_pin", false);
   rules.cautious = deck.boolean("optimizer.cautious", false);
   if (!rules.hyperball) return rules;
-  // The hyperball sets both norms itself.
-  const std::pair<const char*, bool> others[] = {{"relative_update", rules.relative_update},
-                                                 {"update_floor", rules.update_floor > 0},
-                                                 {"row_floor", rules.row_floor > 0},
-                                                 {"max_update_rms", rules.max_update_rms > 0},
-                                                 {"radial_brake", rules.radial_brake != 1},
-                                                 {"radius_pin", rules.radius_pin},
-                                                 {"cautious", rules.cautious}};
-  for (const auto& [key, on] : others)
-    if (on)
+  for (const auto& [key, on] : rules_of(rules))
+    if (on && std::string_view(key) != "hyperball")
       deck.error(fmt::format("optimizer.{}", key),
                  "optimizer.hyperball gives update and weight their norms, and nothing decays",
                  "no such key with optimizer.hyperball = true");
@@ -73,6 +91,19 @@ UpdateSchedule read_update_schedule(Deck& deck, const ScheduleOptions& rate, boo
   else if (std::any_of(points.begin(), points.end(), [](const auto& p) { return p[1] < 0 || p[1] >= 1; }))
     deck.error(momentum, "a momentum out of range", "pairs [update, momentum] with 0 <= momentum < 1");
   return schedule;
+}
+
+void require_rules_fit(Deck& deck, const Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.matrix || !optimizer.rules.any()) return;
+  const std::string rule = key_of(optimizer.rules);
+  if (!options.model.linear.is_dense())
+    deck.error(rule,
+               fmt::format("model.linear.form = \"{}\" does not train the matrices that it acts on",
+                           options.model.linear.form),
+               "no such key, or model.linear.form = \"dense\"");
+  if (options.parallel.tp > 1 && options.parallel.tp_update == ParallelOptions::TpUpdate::distributed)
+    deck.error("parallel.tp_update", rule + " acts on whole matrices", "home, duplicated, blockwise");
 }
 
 }  // namespace sestina

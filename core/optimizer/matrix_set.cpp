@@ -44,7 +44,7 @@ class StreamSet : public MatrixSet<Exec> {
  public:
   StreamSet(const std::vector<Space>& spaces, const std::vector<int>& stream_of,
             const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting)
-      : stream_of_(stream_of) {
+      : options_(setting.options), stream_of_(stream_of) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_stream<Space>(matrix));
@@ -250,9 +250,13 @@ class StreamSet : public MatrixSet<Exec> {
       if (stream_of_[i] == static_cast<int>(stream)) {
         const InUse pinned(optimizers_[i]->state().pages());
         if (begins_again(i, t)) begin_again(i);
-        const UpdateNumbers numbers{t, factor * rates_[i].lr, rates_[i].weight_decay, gradient_scale};
+        const UpdateNumbers numbers{t, factor * rates_[i].lr,
+                                    rates_[i].weight_decay * options_.schedule.decay_factor(t, factor), gradient_scale,
+                                    options_.schedule.momentum_at(t)};
         if (skew_block_[i] > 0)
           step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
+        else if (options_.rules.any())
+          step_by_rules(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         else
           optimizers_[i]->step(streams_[stream], numbers, matrices_[i]);
       }
@@ -294,6 +298,7 @@ class StreamSet : public MatrixSet<Exec> {
     workers_->withdraw(tasks);
   }
 
+  MatrixOptions options_;
   std::vector<int> stream_of_;
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;

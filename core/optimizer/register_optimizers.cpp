@@ -1,5 +1,6 @@
 #include "core/optimizer/register_optimizers.hpp"
 
+#include "core/optimizer/methods/adam.hpp"
 #include "core/optimizer/methods/apollo.hpp"
 #include "core/optimizer/methods/basis_rotation.hpp"
 #include "core/optimizer/methods/galore.hpp"
@@ -13,6 +14,7 @@ namespace sestina {
 
 void register_optimizers() {
   static const bool once = [] {
+    register_adam();
     register_muon();
     register_normuon();
     register_adamuon();

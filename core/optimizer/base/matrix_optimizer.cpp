@@ -5,6 +5,7 @@
 #include "kernels/model/block_rotations.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/shaped_move.hpp"
 
 namespace sestina {
 
@@ -15,6 +16,14 @@ std::map<std::string, MatrixMaker<Space>>& makers() {
   static std::map<std::string, MatrixMaker<Space>> all;
   return all;
 }
+
+// The movement of a kind by itself.
+template <class Space>
+struct MovementAlone {
+  MovementAlone(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : values(workspace.template take<float>(m, n)) {}
+  Matrix<float, Space> values;
+};
 
 template <class Space>
 const MatrixMaker<Space>& maker_of(const std::string& kind) {
@@ -40,6 +49,10 @@ template <class Space>
 void declare_update(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows, std::size_t cols,
                     bool skew) {
   const auto frame = workspace.frame();
+  if (options.rules.any()) {
+    MovementAlone<Space>(workspace, rows, cols);  // held until the frame ends
+    declare<ShapedMoveScratch<Space>>(workspace, rows);
+  }
   if (skew) SkewScratch<Space>(workspace, rows);  // held until the frame ends
   maker_of<Space>(options.kind).declare_scratch(workspace, options, rows, cols);
 }
@@ -56,6 +69,27 @@ std::size_t host_scratch(const MatrixOptions& options, const MatrixPart& part) {
   template void declare_update<Space>(Workspace<Space>&, const MatrixOptions&, std::size_t, std::size_t, bool);     \
   template void add_matrix_maker<Space>(const std::string&, MatrixMaker<Space>);
 SESTINA_INSTANTIATE_LANES(SESTINA_MAKE)
+
+// The kind rounds its movement to the weight's place, from which Muon knows the precision of its products, and where
+// the rounded weight follows.
+template <class Space>
+void step_by_rules(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& now,
+                   const OwnedMatrix<Space>& matrix, const UpdateRules& rules) {
+  const auto frame = stream.workspace.frame();
+  const Matrix<float, Space> movement = MovementAlone<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
+  set_zero<Space, float>(stream.exec, flat<float, Space>(movement));
+  UpdateNumbers alone = now;
+  alone.lr = 1;
+  alone.weight_decay = 0;
+  optimizer.step(stream, alone, {matrix.name, matrix.gradient, movement, matrix.weight});
+  shaped_move<Space>(stream.exec, {rules, now.lr, now.weight_decay, stream.nonfinite}, movement, matrix.master,
+                     matrix.weight, stream.workspace);
+}
+
+#define SESTINA_STEP_BY_RULES(Space)                                                                \
+  template void step_by_rules<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
+                                     const OwnedMatrix<Space>&, const UpdateRules&);
+SESTINA_INSTANTIATE_LANES(SESTINA_STEP_BY_RULES)
 
 template <class Space>
 void step_skew_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,

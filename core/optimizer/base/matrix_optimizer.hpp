@@ -52,7 +52,7 @@ struct Stream {
 struct UpdateNumbers {
   std::int64_t t = 1;  // number of the update in the run
   double lr = 0, weight_decay = 0;
-  double gradient_scale = 1;  // clipping; every optimizer sees G times it
+  double gradient_scale = 1;            // clipping; every optimizer sees G times it
   std::optional<double> momentum = {};  // in the place of the kind's own (optimizer.momentum_schedule)
 };
 
@@ -93,6 +93,12 @@ inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, 
   const std::int64_t period = policy.periods[static_cast<std::size_t>(index)];
   return (t + refresh_phase(index, period)) % period == 0;
 }
+
+// Makes one update of a matrix by rules (kernels/optimizer/update_rules.hpp): the step of the kind is made at learning
+// rate 1 on a matrix of zeros, which becomes the negative of its update, and the weight moves by that.
+template <class Space>
+void step_by_rules(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
+                   const UpdateRules&);
 
 // Matrix optimizers on packed skew-symmetric matrices (TensorSpec::skew_block): Q = U - U^T (b, b), of which the strict
 // upper triangle theta is trained.

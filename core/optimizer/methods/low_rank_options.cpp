@@ -88,6 +88,7 @@ void refuse_with_codes(Deck& deck, const Options& options) {
   refuse_if(optimizer.matrix->refresh_eager, "optimizer.refresh.visibility",
             "replicas that differ would be averaged, which codes cannot be", "fixed");
   refuse_if(optimizer.qk_clip > 0, "optimizer.qk_clip", "it scales weights in place", "0");
+  refuse_if(optimizer.rules.any(), key_of(optimizer.rules).c_str(), "it moves weights of 32 bits", "no such key");
   refuse_if(optimizer.per_head, "optimizer.per_head", "coded weights are updated whole", "false");
   refuse_if(options.metrics.tensors_every > 0, "metrics.tensors_every", "it reads master weights", "0");
 }
