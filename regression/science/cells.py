@@ -26,3 +26,4 @@ class Experiment:
     claims: tuple = ()  # (text, function of the results), see judge.py
     baseline: str = "adamw_d0"  # cell that all are compared with
     baseline_label: str = "plain AdamW without delay"
+    steps: int = 0  # updates of its runs; 0: the usual number

@@ -90,10 +90,12 @@ def parse():
     parser.add_argument("--text", type=pathlib.Path, default=os.environ.get("SESTINA_TEXT"),
                         help="a file of at least a megabyte; default: SESTINA_TEXT")
     parser.add_argument("--work", type=pathlib.Path, default=HERE.parents[1] / "build/science")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, help=f"updates; default: the experiment's own number, {STEPS} for most")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
-    parser.add_argument("--only", nargs="+", default=list(experiments.EXPERIMENTS), help="experiments, in this order")
+    usual = [name for name, experiment in experiments.EXPERIMENTS.items() if not experiment.steps]
+    parser.add_argument("--only", nargs="+", default=usual,
+                        help="experiments, in this order; default: all with the usual number of updates")
     parser.add_argument("--cells", nargs="+", help="these cells of theirs alone")
     parser.add_argument("--override", nargs="*", default=[], help="further section.key=value")
     parser.add_argument("--table", action="store_true", help="of the runs there are; trains nothing")
@@ -102,6 +104,11 @@ def parse():
     args = parser.parse_args()
     if unknown := set(args.only) - set(experiments.EXPERIMENTS):
         parser.error(f"--only: no experiment {', '.join(unknown)}; there are {', '.join(experiments.EXPERIMENTS)}")
+    if args.steps is None:
+        own = {experiments.EXPERIMENTS[name].steps or STEPS for name in args.only}
+        if len(own) > 1:
+            parser.error(f"--only: runs of {', '.join(map(str, sorted(own)))} updates: one length at a time")
+        args.steps = own.pop()
     return args
 
 
@@ -120,7 +127,8 @@ def main():
             sys.exit("run_experiment.py: no text to train on: --text FILE")
         work_through(args, results, cells)
     if args.report:
-        tables.fill(args.report, results, experiments.EXPERIMENTS, STEPS)
+        lengths = {name: experiment.steps or STEPS for name, experiment in experiments.EXPERIMENTS.items()}
+        tables.fill(args.report, results, experiments.EXPERIMENTS, lengths)
         return
     for name in args.only:
         print("\n".join(tables.of(results, experiments.EXPERIMENTS[name])))

@@ -74,11 +74,11 @@ def plot(results, experiment, path):
     return bool(curves)
 
 
-def fill(report, results, experiments, usual_steps):
-    """Runs of another length than usual have marks and plots of their own: NAME-STEPS."""
+def fill(report, results, experiments, usual):
+    """Runs of another length than is usual for their experiment have marks and plots of their own: NAME-STEPS."""
     text = report.read_text()
     for name, experiment in experiments.items():
-        name += "" if results.steps == usual_steps else f"-{results.steps}"
+        name += "" if results.steps == usual[name] else f"-{results.steps}"
         if f"<!-- table {name} -->" not in text:
             continue
         lines = of(results, experiment)
