@@ -12,6 +12,7 @@ import unittest
 import delays
 import experiments
 import judge
+import kernel_text
 import spectrum
 import tables
 from results import LADDER, Results, next_rate
@@ -32,6 +33,26 @@ def write_run(results, name, rate, seed, loss_at, steps=STEPS):
         for step in range(50, steps + 1, 50):
             file.write(json.dumps({"kind": "train", "step": step, "step_s": 0.02}) + "\n")
             file.write(json.dumps({"kind": "val", "step": step, "loss": loss_at(step)}) + "\n")
+
+
+class KernelText(unittest.TestCase):
+    def test_files_come_in_the_order_of_hashes_of_their_names(self):
+        files = [(f"fs/{i}.c", b"%d\n\n\n" % i) for i in range(9)]
+        text = kernel_text.chosen(files, 1000)
+        self.assertEqual(text, kernel_text.chosen(reversed(files), 1000))
+        self.assertEqual(sorted(text.split()), [b"%d" % i for i in range(9)])
+        self.assertNotEqual(text.split(), [b"%d" % i for i in range(9)])
+        self.assertEqual(kernel_text.chosen(files, 7), text[:7])
+
+    def test_another_package_is_refused(self):
+        with tempfile.TemporaryDirectory() as cache:
+            for name in kernel_text.PACKAGES:
+                (pathlib.Path(cache) / f"{name}_1_all.deb").write_bytes(b"no package")
+            done = subprocess.run([sys.executable, "-B", HERE / "kernel_text.py", f"{cache}/out", "--cache", cache],
+                                  capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("has the digest", done.stderr)
+            self.assertFalse((pathlib.Path(cache) / "out").exists())
 
 
 class KnownCurves(unittest.TestCase):
