@@ -64,7 +64,8 @@ class Parser {
     app->add_option("--invalid-limit", a.invalid_limit, "JSONL: share of the lines that may be skipped as invalid")
         ->check(CLI::Range(0.0, 1.0));
   }
-  static void add_source(App*, std::string& checkpoint, std::string& hf);
+  static void add_source(App*, std::string& checkpoint, std::string& hf, std::string& weights);
+  static CLI::Option* add_weights(App*, std::string& weights);
 
   void add_init();
   void add_train();
@@ -129,10 +130,18 @@ void Parser::add_deck(App* app, DeckArguments& deck) {
       ->default_str("");
 }
 
-void Parser::add_source(App* app, std::string& checkpoint, std::string& hf) {
+void Parser::add_source(App* app, std::string& checkpoint, std::string& hf, std::string& weights) {
   auto* from = app->add_option("-r,--resume", checkpoint,
                                "checkpoint folder, or a run directory (its newest complete checkpoint)");
-  app->add_option("--hf", hf, "folder with config.json and safetensors")->excludes(from);
+  auto* which = add_weights(app, weights);
+  app->add_option("--hf", hf, "folder with config.json and safetensors")->excludes(from)->excludes(which);
+}
+
+CLI::Option* Parser::add_weights(App* app, std::string& weights) {
+  return app
+      ->add_option("--weights", weights,
+                   "of the checkpoint: trained, ema (train.ema_tau), average (schedule-free, its default)")
+      ->check(CLI::IsMember({"trained", "ema", "average"}));
 }
 
 void Parser::add_init() {
@@ -192,7 +201,7 @@ void Parser::add_eval() {
   App* app = nullptr;
   auto a = verb<EvalArguments>(root_, "eval", "validation loss and bits per byte of a model", app);
   add_deck(app, a->deck);
-  add_source(app, a->checkpoint, a->hf);
+  add_source(app, a->checkpoint, a->hf, a->weights);
   add_eval_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
@@ -206,7 +215,7 @@ void Parser::add_generate() {
   App* app = nullptr;
   auto a = verb<GenerateArguments>(root_, "generate", "continue a text", app);
   add_deck(app, a->deck);
-  add_source(app, a->checkpoint, a->hf);
+  add_source(app, a->checkpoint, a->hf, a->weights);
   add_generate_options(*app, *a);
   add_json(app, a->json);
   app->parse_complete_callback([this, a] {
@@ -317,6 +326,7 @@ void Parser::add_checkpoint() {
       ->required();
   app->add_option("-o,--output", e->output, "new folder")->required();
   app->add_option("--tokenizer", e->tokenizer, "tokenizer.json to put next to it (default: that of the checkpoint)");
+  add_weights(app, e->weights);
   app->add_flag("--bf16", e->bf16, "store bf16 instead of fp32");
 
   auto c = verb<CheckpointConvertArguments>(*checkpoint, "convert",

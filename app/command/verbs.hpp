@@ -53,6 +53,7 @@ struct EvalArguments {
   DeckArguments deck;
   std::string checkpoint, hf;  // exactly one is set
   std::string choices;         // --choices: a JSONL file to score instead of the data
+  std::string weights;         // --weights: trained, ema or average; "": average where the run kept it, else trained
   bool json = false;
   std::vector<std::string> kokkos;
 };
@@ -69,6 +70,7 @@ struct HessianArguments {
 struct GenerateArguments {
   DeckArguments deck;          // may be empty: the checkpoint's own counts
   std::string checkpoint, hf;  // exactly one is set
+  std::string weights;         // as in EvalArguments
   struct Prompt {
     std::string text;  // the prompt, or the path of its file, "-" = standard input
     bool file = false;
@@ -135,6 +137,7 @@ struct CheckpointVerifyArguments {
 struct CheckpointExportArguments {
   std::string checkpoint, output;  // output: a new folder for model.safetensors and config.json
   std::string tokenizer;           // a file to copy as well, "" = data.tokenizer of the checkpoint's deck
+  std::string weights;             // as in EvalArguments
   bool bf16 = false;               // stores bf16 instead of fp32
 };
 struct CheckpointConvertArguments {

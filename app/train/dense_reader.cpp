@@ -1,6 +1,7 @@
 #include "app/train/dense_reader.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
@@ -30,11 +31,29 @@ ModelConfig model_of(const CheckpointReader& reader) {
 
 }  // namespace
 
-DenseReader::DenseReader(const CheckpointReader& reader) : reader_(reader), model_(model_of(reader)) {}
+std::string field_of_weights(const CheckpointReader& reader, const std::string& asked) {
+  const auto has = [&](const std::string& field) {
+    const auto& entries = reader.entries();
+    return std::any_of(entries.begin(), entries.end(),
+                       [&](const auto& entry) { return entry.path.ends_with("/" + field); });
+  };
+  if (asked == "trained" || (asked.empty() && !has("average"))) return "";
+  if (asked.empty() || has(asked)) return asked.empty() ? "average" : asked;
+  fail(ExitCode::bad_data, "the checkpoint of step {} holds no weights \"{}\": {}", reader.run().step, asked,
+       asked == "ema" ? "its run had train.ema_tau = 0" : "its run had another optimizer.kind than schedule-free");
+}
+
+std::string place_of_weights(const std::string& tensor, const std::string& field) {
+  return field.empty() ? "/model/" + tensor : "/optimizer/" + tensor + "/" + field;
+}
+
+DenseReader::DenseReader(const CheckpointReader& reader, std::string field)
+    : reader_(reader), field_(std::move(field)), model_(model_of(reader)) {}
 
 void DenseReader::read(const TensorSpec& spec, float* out, ExitCode nonfinite) const {
   const WeightForm* form = find_weight_form(model_.linear);
-  const StateField field = whole_field(spec, DType::f32);
+  StateField field = whole_field(spec, DType::f32);
+  field.path = place_of_weights(spec.name, field_);
   if (reader_.has(field.path) || form == nullptr || spec.role != Role::matrix) {
     reader_.read(field, out);
     require_finite(field, out, nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));

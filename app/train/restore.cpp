@@ -144,20 +144,24 @@ void restore_hf_weights(Evaluator& evaluator, const std::vector<StateField>& fie
 }
 
 void restore_model(Evaluator& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
-                   const ModelConfig& whole, ExitCode nonfinite) {
-  if (std::all_of(fields.begin(), fields.end(), [&](const StateField& field) { return reader.has(field.path); }))
-    return restore(evaluator, reader, fields, false, nonfinite);
-  const DenseReader dense(reader);
+                   const ModelConfig& whole, ExitCode nonfinite, const std::string& weights) {
+  const std::string held = field_of_weights(reader, weights);
+  std::vector<StateField> there = fields;  // with their places in this checkpoint
+  for (StateField& field : there)
+    field.path = place_of_weights(field.path.substr(std::string_view("/model/").size()), held);
+  if (std::all_of(there.begin(), there.end(), [&](const StateField& field) { return reader.has(field.path); }))
+    return restore(evaluator, reader, there, false, nonfinite);
+  const DenseReader dense(reader, held);
   restore_dense(evaluator, fields, whole,
                 [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
 }
 
-void restore_weights(Evaluator& evaluator, const Source& source) {
+void restore_weights(Evaluator& evaluator, const Source& source, const std::string& weights) {
   if (!source.hf.empty()) {
     restore_hf_weights(evaluator, evaluator.model_fields(), evaluator.config(), source.hf);
   } else {
     const CheckpointReader reader(source.checkpoint, false);
-    restore_model(evaluator, reader, evaluator.model_fields(), evaluator.config(), ExitCode::diverged);
+    restore_model(evaluator, reader, evaluator.model_fields(), evaluator.config(), ExitCode::diverged, weights);
   }
   evaluator.weights_changed();
 }

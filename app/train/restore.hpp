@@ -32,12 +32,12 @@ void restore(const Evaluator&, const CheckpointReader&, const std::vector<StateF
              ExitCode nonfinite = ExitCode::bad_data);
 
 // Reads fields of weights from a checkpoint that has them, or that has another form of them, by way of dense weights.
-// whole: the model of the evaluator.
+// whole: the model of the evaluator; weights: which ones (field_of_weights).
 void restore_model(Evaluator&, const CheckpointReader&, const std::vector<StateField>&, const ModelConfig& whole,
-                   ExitCode nonfinite = ExitCode::bad_data);
+                   ExitCode nonfinite = ExitCode::bad_data, const std::string& weights = "");
 
 // Reads the weights of a source; throws Error(diverged) for a checkpoint whose weights are not finite.
-void restore_weights(Evaluator&, const Source&);
+void restore_weights(Evaluator&, const Source&, const std::string& weights = "");
 // Reads fields of weights ("/model/..."), slabs included, from a folder that holds the whole model.
 void restore_hf_weights(Evaluator&, const std::vector<StateField>&, const ModelConfig& whole,
                         const std::string& folder);

@@ -291,9 +291,12 @@ void Trainer::evaluate() {
   const TraceSpan span(trace_.get(), "evaluation");
   executor_.synchronise();
   const double start = now_seconds();
+  const bool at_average = options_.optimizer.adamw.averages();  // then the model is the average
+  if (at_average) executor_.swap_average();
   const auto result = evaluate_loss(
       executor_, *validation_, options_.metrics.eval_batches, [this] { return stop_voted(); },
       [this](const Error& error) { batches_.lose(error); });
+  if (at_average) executor_.swap_average();
   double lost = batches_.lost() ? 1 : 0;
   runtime_.world().all_reduce(&lost, 1, Reduction::max);
   if (!result || lost > 0) return;  // stopped meanwhile: half an evaluation is none

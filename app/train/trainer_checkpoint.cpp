@@ -166,6 +166,7 @@ void Trainer::load() {
     fail(ExitCode::bad_data, "{}: written with another tokenizer (digest {}, now {})", setup_.checkpoint,
          run.tokenizer_digest, setup_.tokenizer_digest);
   restore(executor_, reader, executor_.model_fields(), false);
+  executor_.start_averages();  // where the checkpoint has none and on_missing = "reset"
   restore(executor_, reader, executor_.optimizer_fields(), options_.optimizer.reset_missing);
   step_ = run.step;
   sample_ = run.sample;

@@ -96,6 +96,7 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   const std::string checkpoint =
       find_checkpoint(arguments.checkpoint, [](const std::string& line) { spdlog::warn("{}", line); });
   const CheckpointReader reader(checkpoint, false);
+  const std::string which = field_of_weights(reader, arguments.weights);
   std::string tokenizer = arguments.tokenizer;
   const ModelConfig config = model_of(reader, checkpoint, tokenizer);
   const fs::path output = arguments.output;
@@ -107,7 +108,7 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
 
   std::optional<KokkosSession> kokkos;  // started only for weights that must be merged
   if (find_weight_form(config.linear) != nullptr) kokkos.emplace(0, std::vector<std::string>{});
-  const DenseReader dense(reader);
+  const DenseReader dense(reader, which);
   std::vector<std::vector<float>> weights;
   std::vector<HfTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(dense_model(config))) {
@@ -117,8 +118,9 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   }
   write_hf_model(arguments.output, config, tensors, arguments.bf16, tokenizer);
   if (arguments.tokenizer.empty()) write_hf_companions(arguments.output, reader.companions());
-  fmt::print("{}: step {}, {} tensors, {} parameters as {}\n", arguments.output, reader.run().step, tensors.size(),
-             parameter_count(config), arguments.bf16 ? "bf16" : "fp32");
+  fmt::print("{}: step {}, {} tensors, {} parameters as {}{}\n", arguments.output, reader.run().step, tensors.size(),
+             parameter_count(config), arguments.bf16 ? "bf16" : "fp32",
+             which.empty() ? "" : fmt::format(", weights \"{}\"", which));
   const std::string difference = gpt2_difference(config);
   if (config.family == Family::gpt)
     fmt::print("{}\n", difference.empty() ? "transformers loads it as GPT-2 (GPT2LMHeadModel)"

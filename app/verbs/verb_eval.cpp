@@ -43,7 +43,7 @@ void with_model(const Setup& setup, const PassOptions& setting, const std::funct
                                     [&](const char* name, const auto& f) { runtime.phase(name, f); });
   runtime.begin_phase("building the model");
   Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, setting, runtime.world());
-  runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source); });
+  runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source, setup.arguments.weights); });
   runtime.set_timeout(options.run.abort_timeout);
   use(evaluator);
 }
@@ -160,6 +160,7 @@ void prepare(Setup& setup) {
     said = deck_statements(found.deck, given_deck(layers));
     setup.options = std::move(found.options);
     said.push_back({"--choices", setup.arguments.choices.empty() ? "not given" : "given", "", true});
+    said.push_back({"--weights", setup.arguments.weights, "", true});
   });
   require_agreement(runtime.world(), said, ExitCode::bad_deck);
   runtime.set_start_timeout(setup.options.run.start_timeout);

@@ -176,7 +176,7 @@ int run_generate(const GenerateArguments& arguments) {
   const auto alone = make_lone_communicator();
   // The evaluator holds the weights.
   Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{}, *alone);
-  restore_weights(evaluator, source);
+  restore_weights(evaluator, source, arguments.weights);
   const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
   const auto decoder = evaluator.stage().make_decoder({side_by_side, capacity, options.run.deterministic});
   const GenerationTimes times = generate(*decoder, generation, output.sequences,

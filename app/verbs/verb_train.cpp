@@ -307,6 +307,9 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   if (const std::string warning = short_run_warning(options.run, options.schedule);
       runtime.is_first() && !warning.empty())
     spdlog::warn("{}", warning);
+  if (const std::string warning = element_rule_warning(options.optimizer, options.schedule);
+      runtime.is_first() && !warning.empty())
+    spdlog::warn("{}", warning);
   spdlog::info("{}: {} parameters, {} steps of {} x {} tokens, {}", setup.run_dir, parameter_count(options.model),
                options.run.steps, options.train.global_batch, options.data.sequence_length,
                options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
@@ -336,8 +339,9 @@ int print_deck(const TrainArguments& arguments) {
   if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
   if (const std::string defect = byte_text_defect(options); !defect.empty())
     fmt::print(stderr, "sestina: warning: {}\n", defect);
-  if (const std::string warning = short_run_warning(options.run, options.schedule); !warning.empty())
-    fmt::print(stderr, "sestina: warning: {}\n", warning);
+  for (const std::string& warning :
+       {short_run_warning(options.run, options.schedule), element_rule_warning(options.optimizer, options.schedule)})
+    if (!warning.empty()) fmt::print(stderr, "sestina: warning: {}\n", warning);
   std::fputs(deck.dump().c_str(), stdout);
   return static_cast<int>(ExitCode::done);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/deck/element_rule.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -161,8 +162,8 @@ void add_matrix_kind(MatrixKind kind) {
   const bool legal = !kind.name.empty() && kind.name.find_first_not_of(name_letters) == std::string::npos;
   SESTINA_REQUIRE(legal, "optimizer \"{}\": not a valid name; expected lower-case letters, digits and \"-\"",
                   kind.name);
-  SESTINA_REQUIRE(kind.name != "adamw" && !find_matrix_kind(kind.name), "optimizer \"{}\" is already registered",
-                  kind.name);
+  SESTINA_REQUIRE(!find_element_rule(kind.name) && !find_matrix_kind(kind.name),
+                  "optimizer \"{}\" is already registered", kind.name);
   SESTINA_REQUIRE(kind.fields != nullptr && kind.state != nullptr,
                   "optimizer \"{}\" does not declare its keys and its state", kind.name);
   table().push_back(std::move(kind));

@@ -267,6 +267,7 @@ Options Options::read(Deck& deck) {
     options.optimizer.matrix->run_seed = options.run.seed;
     for (const auto check : find_matrix_kind(options.optimizer.kind)->checks) check(deck, options);
   }
+  require_averages(deck, options);
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/deck/element_rule.hpp"
 #include "core/deck/kinds.hpp"
 #include "core/deck/model_config.hpp"
 
@@ -91,16 +92,11 @@ struct ScheduleOptions {
   static ScheduleOptions read(Deck&, const RunOptions&);
 };
 
-// The numbers of AdamW for one set of tensors.
-struct AdamWOptions {
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;  // lr is the peak
-  std::optional<double> momentum_decay = {};  // parallel.delay_correction = "nesterov": psi; empty: AdamW as it is
-};
 struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::string match;     // glob on HF names
   std::optional<double> lr_multiplier, weight_decay;
-  std::optional<std::string> kind;          // "adamw" or optimizer.kind: overrides the routing by role
-  std::optional<double> beta1, beta2, eps;  // of AdamW, for tensors that it updates
+  std::optional<std::string> kind;          // the elementwise rule or optimizer.kind: overrides the routing
+  std::optional<double> beta1, beta2, eps;  // of the elementwise rule, where it updates
 };
 struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   bool automatic = false;  // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
@@ -124,14 +120,14 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
 struct OptimizerOptions {
   std::string kind = "adamw";
   bool reset_missing = false;               // on_missing = "reset"
-  AdamWOptions adamw;                       // for kind = "adamw", else [optimizer.scalar]
+  AdamWOptions adamw;                       // for an elementwise kind, else [optimizer.scalar]
   double lr = 0;                            // peak for optimizer.kind; the one that is logged
   double weight_decay = 0;                  // for the matrices
   UpdateRules rules;                        // what becomes of updates
   UpdateSchedule schedule;                  // numbers that change with the updates
   double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                    // q, k, v as one matrix per head
-  std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for adamw
+  std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for elementwise kinds
   RefreshOptions refresh;
   std::vector<OptimizerGroup> group;
   int state_bits = 32;             // bits of AdamW's moments of matrices

@@ -14,14 +14,14 @@ void refuse(Deck& deck, std::string_view key, const std::string& why, const std:
   if (deck.has(key)) deck.error(key, why, allowed);
 }
 
-AdamWOptions read_adamw(Deck& deck, const std::string& at, double lr) {
-  AdamWOptions adamw;
-  adamw.lr = deck.maybe_number(at + ".lr", not_negative).value_or(lr);
-  adamw.beta1 = deck.number(at + ".beta1", adamw.beta1, below_one);
-  adamw.beta2 = deck.number(at + ".beta2", adamw.beta2, below_one);
-  adamw.eps = deck.number(at + ".eps", adamw.eps, eps_range);
-  adamw.weight_decay = deck.number(at + ".weight_decay", adamw.weight_decay, not_negative);
-  return adamw;
+// Reads the rule of what a matrix optimizer leaves. Schedule-free is named as a choice so that its reason can be told.
+ElementRule read_scalar_rule(Deck& deck) {
+  constexpr const char* key = "optimizer.scalar.kind";
+  const ElementRule rule = *find_element_rule(deck.choice(key, "adamw", element_rules()));
+  if (rule != ElementRule::schedule_free) return rule;
+  deck.error(key, "the model would be the average of these tensors next to matrices that have none",
+             "adamw, lion, ademamix");
+  return ElementRule::adamw;
 }
 
 // Reads the keys that only asynchronous refreshes have.
@@ -152,7 +152,7 @@ OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<s
   group.beta1 = deck.maybe_number(at + ".beta1", below_one);
   group.beta2 = deck.maybe_number(at + ".beta2", below_one);
   group.eps = deck.maybe_number(at + ".eps", eps_range);
-  if (deck.has(at + ".kind")) group.kind = deck.choice(at + ".kind", "adamw", kinds);
+  if (deck.has(at + ".kind")) group.kind = deck.choice(at + ".kind", kinds.front(), kinds);
   return group;
 }
 
@@ -160,7 +160,7 @@ OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<s
 
 OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& schedule) {
   OptimizerOptions optimizer;
-  std::vector<std::string> kinds = {"adamw"};
+  std::vector<std::string> kinds = element_rules();
   for (const MatrixKind& kind : matrix_kinds()) kinds.push_back(kind.name);
   optimizer.kind = deck.choice("optimizer.kind", "adamw", kinds);
   optimizer.rules = read_update_rules(deck);
@@ -173,15 +173,18 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
-    optimizer.adamw = read_adamw(deck, "optimizer.scalar", optimizer.lr);
-    kinds = {"adamw", optimizer.kind};
+    optimizer.adamw = read_element_options(deck, "optimizer.scalar", read_scalar_rule(deck), optimizer.lr, schedule);
+    kinds = {name(optimizer.adamw.rule), optimizer.kind};
   } else {
-    optimizer.adamw = read_adamw(deck, "optimizer", schedule.lr);
+    optimizer.adamw = read_element_options(
+        deck, "optimizer", find_element_rule(optimizer.kind).value_or(ElementRule::adamw), schedule.lr, schedule);
     optimizer.lr = optimizer.adamw.lr;
     optimizer.weight_decay = optimizer.adamw.weight_decay;
-    refuse(deck, "optimizer.scalar", "applies to matrix optimizers only", "[optimizer] itself for kind = \"adamw\"");
-    refuse(deck, "optimizer.refresh", "kind = \"adamw\" has no preconditioner to refresh", "no such section");
-    kinds = {"adamw"};
+    refuse(deck, "optimizer.scalar", "applies to matrix optimizers only",
+           "[optimizer] itself for kind = \"" + optimizer.kind + "\"");
+    refuse(deck, "optimizer.refresh", "kind = \"" + optimizer.kind + "\" has no preconditioner to refresh",
+           "no such section");
+    kinds = {optimizer.kind};
   }
   optimizer.schedule = read_update_schedule(deck, schedule, optimizer.matrix && optimizer.matrix->has("momentum"));
   optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
@@ -197,6 +200,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   const std::size_t groups = deck.table_count("optimizer.group");
   for (std::size_t i = 0; i < groups; ++i)
     optimizer.group.push_back(read_group(deck, fmt::format("optimizer.group.{}", i), kinds));
+  require_element_rule(deck, optimizer);
   return optimizer;
 }
 

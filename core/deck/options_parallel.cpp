@@ -149,10 +149,16 @@ void resolve_correction(Deck& deck, Options& options) {
   using Kind = ParallelOptions::DelayCorrection;
   constexpr const char* key = "parallel.momentum_decay";
   const Kind kind = options.parallel.correction.kind;
-  if ((kind == Kind::nesterov || kind == Kind::pipemare) && options.optimizer.matrix)
+  const OptimizerOptions& optimizer = options.optimizer;
+  if ((kind == Kind::nesterov || kind == Kind::pipemare) && optimizer.kind != "adamw")
     deck.error("parallel.delay_correction", "needs optimizer.kind = \"adamw\"",
                "none, pipedream-lr, prediction, dc-asgd");
   if (!has_key(deck, key, kind, {Kind::nesterov})) return;
+  for (std::size_t i = 0; i < optimizer.group.size(); ++i)
+    if (optimizer.group[i].beta1)
+      deck.error(fmt::format("optimizer.group.{}.beta1", i),
+                 "conflicts with parallel.delay_correction = \"nesterov\", whose momentum all tensors share",
+                 "no such key");
   constexpr double published = 0.004, updates = 50000;  // psi as published, for a run of so many updates
   const double stretched =
       options.schedule.steps > 0 ? published * updates / static_cast<double>(options.schedule.steps) : published;

@@ -1,5 +1,5 @@
-// The optimizer of all tensors of one rank: AdamW for those that are no matrices, and the deck's matrix optimizer for
-// the rest. It knows no matrix optimizer by name.
+// The optimizer of all tensors of one rank: AdamW or another elementwise rule for those that are no matrices, and the
+// deck's matrix optimizer for the rest. It knows no matrix optimizer by name.
 #pragma once
 #include <memory>
 #include <vector>
@@ -33,6 +33,8 @@ class Optimizer final : public OptimizerControl {
     scalar_.withhold(exec, t);
     if (matrices_) matrices_->withhold(t);
   }
+  void start_average(const Exec& exec) { scalar_.start_average(exec); }  // see AdamW
+  void swap_average(const Exec& exec) { scalar_.swap_average(exec); }
   std::size_t matrix_count() const { return matrices_ ? matrices_->size() : 0; }
 
   // Returns "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.

@@ -24,13 +24,24 @@ struct Factors {
         momentum_part(S(s.lr * s.momentum_part)) {}
 };
 
+// The variants of the pass, each compiled by itself.
+template <bool with_look_ahead, bool with_caution>
+struct AdamWForm {
+  static constexpr bool looks_ahead = with_look_ahead, cautious = with_caution;
+};
+
 // Updates one element and returns the new master weight.
-template <bool looks_ahead, class S>
+template <class Form, class S>
 KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m, S& v) {
   const S g = f.gradient * gradient;
   m += f.one_minus_beta1 * (g - m);
   v += f.one_minus_beta2 * (g * g - v);
-  if constexpr (looks_ahead)
+  if constexpr (Form::cautious) {
+    const S along = Form::looks_ahead ? f.gradient_part * g + f.momentum_part * m : f.step * m;
+    const S update = along / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
+    return (update * weight < S(0) ? weight : f.keep * weight) - update;
+  }
+  if constexpr (Form::looks_ahead)
     return f.keep * weight - (f.gradient_part * g + f.momentum_part * m) / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
   return f.keep * weight - f.step * m / (Kokkos::sqrt(v) * f.inv_sqrt_bias2 + f.eps);
 }
@@ -40,22 +51,22 @@ template <class Exec>
 constexpr std::size_t adamw_grain = is_host<Exec> ? 8192 : 1;
 
 // Updates n elements in one inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
-template <bool looks_ahead, class T, class S = Acc<T>>
+template <class Form, class T, class S = Acc<T>>
 KOKKOS_INLINE_FUNCTION void advance_range(const Factors<S>& f, std::size_t n, const S* __restrict gradient,
                                           S* __restrict master, S* __restrict m, S* __restrict v,
                                           T* __restrict weight) {
   if (weight == nullptr) {
-    for (std::size_t i = 0; i < n; ++i) master[i] = advance<looks_ahead>(f, gradient[i], master[i], m[i], v[i]);
+    for (std::size_t i = 0; i < n; ++i) master[i] = advance<Form>(f, gradient[i], master[i], m[i], v[i]);
     return;
   }
   for (std::size_t i = 0; i < n; ++i) {
-    const S updated = advance<looks_ahead>(f, gradient[i], master[i], m[i], v[i]);
+    const S updated = advance<Form>(f, gradient[i], master[i], m[i], v[i]);
     master[i] = updated;
     weight[i] = T(updated);
   }
 }
 
-template <bool looks_ahead, class Exec, class T>
+template <class Form, class Exec, class T>
 void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exec>& gradient,
          const Vector<Acc<T>, Exec>& master, const Vector<Acc<T>, Exec>& m, const Vector<Acc<T>, Exec>& v,
          const Vector<T, Exec>& weight) {
@@ -68,13 +79,13 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
   Kokkos::parallel_for(
       "adamw", pieces, KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t at = piece * length, count = Kokkos::min(length, n - at);
-        advance_range<looks_ahead, T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
-                                      has_weight ? weight.data() + at : nullptr);
+        advance_range<Form, T>(f, count, gradient.data() + at, master.data() + at, m.data() + at, v.data() + at,
+                               has_weight ? weight.data() + at : nullptr);
         flag_nonfinite(count, master.data() + at, nonfinite);
       });
 }
 
-template <bool looks_ahead, class Exec, class T>
+template <class Form, class Exec, class T>
 void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exec>& gradient,
          const Vector<Acc<T>, Exec>& master, const CodedMoments<Exec>& moments, const Vector<T, Exec>& weight) {
   using S = Acc<T>;
@@ -83,10 +94,19 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
   double* const nonfinite = step.nonfinite;
   update_moments<S>(
       "adamw_8bit", exec, moments, KOKKOS_LAMBDA(std::size_t at, std::size_t count, S * m, S * v) {
-        advance_range<looks_ahead, T>(f, count, gradient.data() + at, master.data() + at, m, v,
-                                      has_weight ? weight.data() + at : nullptr);
+        advance_range<Form, T>(f, count, gradient.data() + at, master.data() + at, m, v,
+                               has_weight ? weight.data() + at : nullptr);
         flag_nonfinite(count, master.data() + at, nonfinite);
       });
+}
+
+// Calls run with the form of this step.
+template <class Exec, class T, class... Arguments>
+void run_form(const Exec& exec, const AdamWStep& step, const Arguments&... arguments) {
+  if (step.cautious && step.looks_ahead) return run<AdamWForm<true, true>, Exec, T>(exec, step, arguments...);
+  if (step.cautious) return run<AdamWForm<false, true>, Exec, T>(exec, step, arguments...);
+  if (step.looks_ahead) return run<AdamWForm<true, false>, Exec, T>(exec, step, arguments...);
+  run<AdamWForm<false, false>, Exec, T>(exec, step, arguments...);
 }
 
 }  // namespace
@@ -99,10 +119,7 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
       master.extent(0) == n && m.extent(0) == n && v.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
       "gradient of {}, master {}, m {}, v {}, weight {}", n, master.extent(0), m.extent(0), v.extent(0),
       weight.extent(0));
-  if (step.looks_ahead)
-    run<true, Exec, T>(exec, step, gradient, master, m, v, weight);
-  else
-    run<false, Exec, T>(exec, step, gradient, master, m, v, weight);
+  run_form<Exec, T>(exec, step, gradient, master, m, v, weight);
 }
 
 template <class Exec, class T>
@@ -112,10 +129,7 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
   SESTINA_REQUIRE(master.extent(0) == n && moments.m.size() == n && (weight.extent(0) == n || weight.extent(0) == 0),
                   "gradient of {}, master {}, moments {}, weight {}", n, master.extent(0), moments.m.size(),
                   weight.extent(0));
-  if (step.looks_ahead)
-    run<true, Exec, T>(exec, step, gradient, master, moments, weight);
-  else
-    run<false, Exec, T>(exec, step, gradient, master, moments, weight);
+  run_form<Exec, T>(exec, step, gradient, master, moments, weight);
 }
 
 #define SESTINA_ADAMW(Exec, T)                                                                                  \

@@ -2,6 +2,7 @@
 // w, gradient g, moments m and v:
 //   w *= 1 - lr wd;  m = lerp(m, g, 1 - beta1);  v = lerp(v, g^2, 1 - beta2);
 //   w -= (lr / bc1) m / (sqrt(v) / sqrt(bc2) + eps),  bc_i = 1 - beta_i^t.
+// With cautious decay an element decays only where what is then subtracted has its sign, or one of both is 0.
 #pragma once
 #include "kernels/blas/coded_moments.hpp"
 #include "kernels/blas/exec.hpp"
@@ -16,6 +17,7 @@ struct AdamWStep {
   // in the place of m / bc1.
   bool looks_ahead = false;
   double gradient_part = 0, momentum_part = 0;
+  bool cautious = false;
   double* nonfinite = nullptr;  // see kernels/optimizer/matrix_update.hpp
 };
 

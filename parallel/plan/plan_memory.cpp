@@ -203,10 +203,12 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   PagedBytes paged;  // bytes of all matrices
   std::size_t job = 0;
   const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
+  const bool means = o.train.ema_tau > 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
-    memory.size.optimizer += bytes;
+    const std::size_t weights = master * s.width.accumulate, state = bytes + (means ? weights : 0);
+    memory.size.optimizer += state;
     memory.size.parameters += elements;
-    memory.saved += bytes + master * s.width.accumulate;
+    memory.saved += state + weights;
   };
   for (std::size_t i = 0; i < shard.local.size(); ++i) {
     const TensorSpec &whole = shard.stage.specs[i], &local = shard.local[i];

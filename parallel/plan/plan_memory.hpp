@@ -17,8 +17,8 @@ struct RankMemory {
   std::size_t saved = 0;             // state that the rank writes to a checkpoint
   std::size_t streamed = 0;          // the part of `saved` without a copy in memory (core/memory/state_field.hpp)
   std::size_t checkpoint = 0;        // memory of a save: the copy that it is written from, and pieces on their way
-  std::int64_t scalar_elements = 0;  // elements that AdamW updates
-  std::size_t scalar_state = 0;      // bytes of their moments
+  std::int64_t scalar_elements = 0;  // elements that the elementwise rule updates
+  std::size_t scalar_state = 0;      // bytes of their state
   // Preconditioners in tiers: nvme is their place in the store on NVMe, nvme_moved its traffic in an update. The
   // optimizer's bytes in `size` hold only what is in memory at a time.
   std::size_t nvme = 0;

@@ -48,6 +48,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       groups.tensor, stage.norm().nonfinite());
+  if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
   if (drifts_) start_coherence(input);
 }
 
@@ -208,7 +209,15 @@ std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
   std::vector<StateField> fields = stage_.optimizer().state();
   if (sharded_)
     for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
+  if (ema_)
+    for (StateField& field : ema_->fields()) fields.push_back(std::move(field));
   return fields;
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::start_averages() {
+  stage_.optimizer().start_average(exec_);
+  if (ema_) ema_->start(exec_);
 }
 
 template <class Exec, class T>

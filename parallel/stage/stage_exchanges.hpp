@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/optimizer/methods/sharded_muon.hpp"
+#include "core/optimizer/weight_ema.hpp"
 #include "core/stage.hpp"
 #include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/trace.hpp"
@@ -35,6 +36,10 @@ class StageExchanges {
   // is the same on all ranks of the stage.
   std::span<const double> sum(std::span<double> losses, const BatchShare& mine);
   void update(std::int64_t t, double factor, double gradient_scale);
+  void follow_weights(std::int64_t t) {  // called after update t, withheld or not
+    if (ema_) ema_->follow(exec_, t);
+  }
+  void start_averages();
   void complete();        // called before the host waits for the space
   void finish_gather() {  // waits until all weights are there
     gather_.finish();
@@ -72,6 +77,7 @@ class StageExchanges {
   GradientBuckets buckets_;
   MatrixHomes<Exec, T> homes_;
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
+  std::unique_ptr<WeightEma<Exec>> ema_;           // null: train.ema_tau = 0
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
   bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them

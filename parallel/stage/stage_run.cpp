@@ -215,7 +215,15 @@ void StageRun<Exec, T>::after_update(std::int64_t t) {
     exchanges_.finish_gather();
     correction_.after_update(exec_, updates_);
   }
+  exchanges_.follow_weights(t);
   ++updates_;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::swap_average() {
+  exchanges_.finish_gather();
+  stage_.optimizer().swap_average(exec_);
+  weights_changed();
 }
 
 template <class Exec, class T>

@@ -49,6 +49,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void initialise(std::uint64_t seed) override;
   std::vector<StateField> model_fields() const override { return exchanges_.model_fields(); }
   void weights_changed() override;
+  void start_averages() override { exchanges_.start_averages(); }
+  void swap_average() override;
   std::vector<StateField> optimizer_fields() const override { return exchanges_.optimizer_fields(); }
   OptimizerControl& optimizer_control() override { return stage_.optimizer(); }
   StageSeconds take_seconds() override { return exchanges_.take_seconds(); }

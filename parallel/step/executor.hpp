@@ -82,6 +82,9 @@ class Executor : public Evaluator {
 
   StageSeconds take_seconds();  // seconds of this rank's stages since the last call
 
+  void start_averages();  // see PipelineStage
+  void swap_average();
+
   std::vector<StateField> optimizer_fields() const;  // fields that this rank keeps
   std::vector<StateField> fields() const;            // these and the master weights
   void weights_changed() override;

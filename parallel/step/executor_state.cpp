@@ -91,6 +91,14 @@ void Executor::drain(std::int64_t updates) {
   started_ = restored_ = false;
 }
 
+void Executor::start_averages() {
+  for (auto& run : runs_) run->start_averages();
+}
+
+void Executor::swap_average() {
+  for (auto& run : runs_) run->swap_average();
+}
+
 std::vector<StateField> Executor::optimizer_fields() const {
   std::vector<StateField> fields;
   for (const auto& run : runs_)

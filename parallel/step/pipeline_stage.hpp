@@ -124,6 +124,12 @@ class PipelineStage : public virtual ForwardStage {
   // Forgets forward passes that went ahead, here and on the way here; delays start over.
   virtual void drop_in_flight() = 0;
 
+  // Averages of weights in the optimizer's state (train.ema_tau, schedule-free) start at the weights as they are.
+  virtual void start_averages() = 0;
+  // Exchanges the weights with their average, where the optimizer keeps one at which the model is evaluated; the stage
+  // then computes with these. A second call undoes the first. Collective over the ranks of the stage.
+  virtual void swap_average() = 0;
+
   virtual std::vector<StateField> optimizer_fields() const = 0;  // those that this rank keeps
   virtual OptimizerControl& optimizer_control() = 0;
   virtual StageSeconds take_seconds() = 0;  // seconds since the last call

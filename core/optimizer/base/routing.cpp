@@ -46,11 +46,20 @@ TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
   TensorRates rates{matrix ? options.lr : options.adamw.lr, spec.is_vector() ? 0.0
                                                             : matrix         ? options.weight_decay
                                                                              : options.adamw.weight_decay};
+  if (!matrix) {
+    rates.beta1 = options.adamw.beta1;
+    rates.beta2 = options.adamw.beta2;
+    rates.eps = options.adamw.eps;
+  }
   double multiplier = 1;
   for (const OptimizerGroup& group : options.group) {
     if (!glob_match(group.match, spec.name)) continue;
     if (group.lr_multiplier) multiplier = *group.lr_multiplier;
     if (group.weight_decay) rates.weight_decay = *group.weight_decay;
+    if (matrix) continue;
+    rates.beta1 = group.beta1.value_or(rates.beta1);
+    rates.beta2 = group.beta2.value_or(rates.beta2);
+    rates.eps = group.eps.value_or(rates.eps);
   }
   rates.lr *= multiplier * spec.lr_factor;
   if (spec.never_decays) rates.weight_decay = 0;
@@ -137,13 +146,13 @@ void require_skew_updates(Deck& deck, Options& options) {
 }
 
 bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {
-  return options.state_bits == 8 && !spec.is_vector();
+  return options.state_bits == 8 && !spec.is_vector() && options.adamw.rule == ElementRule::adamw;
 }
 
 std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, std::int64_t cols,
                                     const OptimizerOptions& options, std::size_t accumulate_width) {
   std::vector<FieldSize> fields;
-  for (const char* name : {"momentum", "second_moment"})
+  for (const std::string& name : element_fields(options.adamw.rule))
     if (has_coded_moments(spec, options))
       add_coded_fields(fields, name, rows, cols, options.state_block);
     else
@@ -290,6 +299,19 @@ std::string meant_by(const std::string& pattern, const std::vector<std::string>&
   return "";
 }
 
+// Refuses the numbers of the elementwise rule in a group of matrices alone.
+void refuse_element_numbers(Deck& deck, const OptimizerOptions& optimizer, std::size_t i) {
+  const OptimizerGroup& group = optimizer.group[i];
+  const std::pair<const char*, bool> keys[] = {
+      {"beta1", group.beta1.has_value()}, {"beta2", group.beta2.has_value()}, {"eps", group.eps.has_value()}};
+  for (const auto& [key, given] : keys)
+    if (given)
+      deck.error(
+          fmt::format("optimizer.group.{}.{}", i, key),
+          fmt::format("the group has only matrices, which \"{}\" updates with numbers of its own", optimizer.kind),
+          fmt::format("a group of tensors that \"{}\" updates", name(optimizer.adamw.rule)));
+}
+
 }  // namespace
 
 void require_matching_groups(Deck& deck, const Options& options) {
@@ -298,12 +320,14 @@ void require_matching_groups(Deck& deck, const Options& options) {
   const std::vector<std::string> names = names_of_all_layers(specs);
   for (std::size_t i = 0; i < options.optimizer.group.size(); ++i) {
     const std::string& pattern = options.optimizer.group[i].match;
-    bool fits = false, trains = false;
+    bool fits = false, trains = false, elementwise = false;
     for (const TensorSpec& spec : specs) {
       if (!glob_match(pattern, spec.name)) continue;
       fits = true;
       trains = trains || spec.trainable;
+      elementwise = elementwise || (spec.trainable && !is_matrix_optimized(spec, options.optimizer));
     }
+    if (trains && !elementwise) refuse_element_numbers(deck, options.optimizer, i);
     if (trains || pattern.empty()) continue;
     const std::string what = fits ? "fits frozen weights alone" : "fits no weight of the model";
     deck.error(fmt::format("optimizer.group.{}.match", i), what + (fits ? "" : meant_by(pattern, names)),

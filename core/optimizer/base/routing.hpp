@@ -1,5 +1,6 @@
 // The optimizer that updates a tensor, and its numbers: matrices inside blocks go to the matrix optimizer, everything
-// else (embeddings, head, norms, biases) to AdamW; the deck's groups may say otherwise. No Kokkos.
+// else (embeddings, head, norms, biases) to AdamW or another elementwise rule; the deck's groups may say otherwise. No
+// Kokkos.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,13 +16,16 @@ namespace sestina {
 
 bool glob_match(std::string_view pattern, std::string_view name);  // with * and ?
 
-// Returns true when the tensor is updated by optimizer.kind rather than by AdamW. A vector never is, unless it is
-// packed matrices (TensorSpec::skew_block).
+// Returns true when the tensor is updated by a matrix optimizer rather than by the elementwise rule. A vector never is,
+// unless it is packed matrices (TensorSpec::skew_block).
 bool is_matrix_optimized(const TensorSpec&, const OptimizerOptions&);
 
-// The deck's numbers for one tensor, where later groups win: the peak of the learning rate, and the decay.
+// The deck's numbers for one tensor, where later groups win: the peak of the learning rate, and the decay; and those of
+// the elementwise rule, where that updates it. A vector decays only where a group says so.
 struct TensorRates {
   double lr = 0, weight_decay = 0;
+  double beta1 = 0, beta2 = 0, eps = 0;
+  bool operator==(const TensorRates&) const = default;
 };
 TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
 
@@ -53,16 +57,17 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
 }
 
 // Collects an error for a pattern that fits no tensor of the whole model, or frozen ones alone, and so would change
-// nothing, with the names that are there, and the one that was meant.
+// nothing, with the names that are there, and the one that was meant; and for betas and eps of a group of which the
+// elementwise rule updates nothing.
 void require_matching_groups(Deck&, const Options&);
 
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
 // where they would start over (TensorSpec::reset_every) while results are on their way.
 void require_skew_updates(Deck&, Options&);
 
-// The state that AdamW keeps of (rows, cols) of a tensor, for its momentum and then for its second moment: numbers as
-// wide as sums; for matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each block of a row
-// (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers.
+// The state that the elementwise rule keeps of (rows, cols) of a tensor, in the order of element_fields: numbers as
+// wide as sums; for AdamW's moments of matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each
+// block of a row (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers.
 bool has_coded_moments(const TensorSpec&, const OptimizerOptions&);
 std::vector<FieldSize> adamw_fields(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
                                     std::size_t accumulate_width);

@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "kernels/blas/matrix_passes.hpp"
-#include "kernels/optimizer/adamw.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/element_rules.hpp"
+#include "kernels/optimizer/weight_mean.hpp"
 
 namespace sestina {
 
@@ -11,9 +13,12 @@ template <class Exec, class T>
 AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options,
                       double* nonfinite)
     : options_(options.adamw),
+      schedule_(options.schedule),
+      cautious_(options.rules.cautious),
       nonfinite_(nonfinite),
       block_(static_cast<std::size_t>(options.state_block)),
-      tensors_(std::move(tensors)) {
+      tensors_(std::move(tensors)),
+      fields_(element_fields(options.adamw.rule)) {
   std::size_t numbers = 0, codes = 0, scales = 0;
   for (const auto& tensor : tensors_) {
     const bool coded = has_coded_moments(tensor.spec, options);
@@ -32,8 +37,8 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
     scales +=
         2 * static_cast<std::size_t>(tensor.rows()) * moment_blocks(static_cast<std::size_t>(tensor.cols()), block_);
   }
-  momentum_ = Storage(Kokkos::view_alloc(exec, "sestina::momentum"), numbers);
-  second_moment_ = Storage(Kokkos::view_alloc(exec, "sestina::second_moment"), numbers);
+  for (std::size_t i = 0; i < fields_.size(); ++i)
+    state_[i] = Storage(Kokkos::view_alloc(exec, "sestina::" + fields_[i]), numbers);
   codes_ = decltype(codes_)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
   scales_ = decltype(scales_)(Kokkos::view_alloc(exec, "sestina::moment_scales"), scales);
 }
@@ -92,27 +97,104 @@ void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
 
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
-  AdamWStep step;
-  step.beta1 = options_.beta1;
-  step.beta2 = options_.beta2;
-  step.gradient_scale = gradient_scale;
-  step.nonfinite = nonfinite_;
   for (const Run& run : runs_) {
-    const std::int64_t count = updates_of_state(run.tensor.spec, t);
-    step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
-    step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
-    step.eps = run.tensor.spec.eps_on_corrected ? options_.eps : options_.eps / std::sqrt(step.bias_correction2);
-    if (options_.momentum_decay) {
-      const double mu = look_ahead(count), next = look_ahead(count + 1), product = product_to(count);
-      step.looks_ahead = true;
-      step.gradient_part = (1 - mu) / (1 - product);
-      step.momentum_part = next / (1 - product * next);
+    const Moment now{t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
+    if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
+    switch (options_.rule) {
+      case ElementRule::adamw:
+        step_adamw(exec, now, run);
+        break;
+      case ElementRule::lion:
+        step_lion(exec, now, run);
+        break;
+      case ElementRule::ademamix:
+        step_ademamix(exec, now, run);
+        break;
+      case ElementRule::schedule_free:
+        step_schedule_free(exec, now, run);
+        break;
     }
-    step.lr = factor * run.rates.lr;
-    step.weight_decay = run.rates.weight_decay;
-    if (count == 1 && t > 1) forget(exec, run);
-    step_run(exec, step, run);
   }
+}
+
+template <class Exec, class T>
+template <class Step>
+Step AdamW<Exec, T>::element_step(const Moment& now, const Run& run) const {
+  Step step;
+  step.lr = now.factor * run.rates.lr;
+  step.weight_decay = run.rates.weight_decay * schedule_.decay_factor(now.t, now.factor);
+  step.gradient_scale = now.gradient_scale;
+  step.cautious = cautious_;
+  step.nonfinite = nonfinite_;
+  step.beta1 = run.rates.beta1;
+  step.beta2 = run.rates.beta2;
+  return step;
+}
+
+template <class Exec, class T>
+double AdamW<Exec, T>::bias_correction2(const Moment& now, const Run& run) const {
+  return 1 - std::pow(run.rates.beta2, static_cast<double>(now.count));
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_adamw(const Exec& exec, const Moment& now, const Run& run) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  auto step = element_step<AdamWStep>(now, run);
+  step.bias_correction1 = 1 - std::pow(step.beta1, static_cast<double>(now.count));
+  step.bias_correction2 = bias_correction2(now, run);
+  step.eps = tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
+  if (options_.momentum_decay) {
+    const double mu = look_ahead(now.count), next = look_ahead(now.count + 1), product = product_to(now.count);
+    step.looks_ahead = true;
+    step.gradient_part = (1 - mu) / (1 - product);
+    step.momentum_part = next / (1 - product * next);
+  }
+  if (run.place.coded)
+    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(tensor, run.place), tensor.weight);
+  adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_lion(const Exec& exec, const Moment& now, const Run& run) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  lion<Exec, T>(exec, element_step<LionStep>(now, run), tensor.gradient, tensor.master, state_of(run, 0),
+                tensor.weight);
+}
+
+// The warm-up follows the run, although the state of a tensor may have started over.
+template <class Exec, class T>
+void AdamW<Exec, T>::step_ademamix(const Exec& exec, const Moment& now, const Run& run) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  auto step = element_step<AdEMAMixStep>(now, run);
+  step.bias_correction1 = 1 - std::pow(step.beta1, static_cast<double>(now.count));
+  step.bias_correction2 = bias_correction2(now, run);
+  step.eps = tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
+  step.alpha = warm_alpha(options_.alpha, now.t, options_.warmup);
+  step.beta3 = warm_beta3(step.beta1, options_.beta3, now.t, options_.warmup);
+  ademamix<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), state_of(run, 2),
+                    tensor.weight);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_schedule_free(const Exec& exec, const Moment& now, const Run& run) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  auto step = element_step<ScheduleFreeStep>(now, run);
+  step.bias_correction2 = bias_correction2(now, run);
+  step.eps = run.rates.eps;
+  step.share = average_share(now.t, options_.warmup);
+  schedule_free<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::start_average(const Exec& exec) {
+  if (!options_.averages()) return;
+  for (const Run& run : runs_) convert<Exec, Acc<T>, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::swap_average(const Exec& exec) {
+  if (!options_.averages()) return;
+  for (const Run& run : runs_) swap_values<Exec, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
 }
 
 template <class Exec, class T>
@@ -121,19 +203,8 @@ void AdamW<Exec, T>::forget(const Exec& exec, const Run& run) {
     const CodedMoments<Exec> moments = coded(run.tensor, run.place);
     return set_zero<Exec, float>(exec, Vector<float, Exec>(moments.m_scale.data(), 2 * moments.count()));
   }
-  const std::size_t n = run.tensor.gradient.size();
-  set_zero<Exec, Acc<T>>(exec, Vector<Acc<T>, Exec>(momentum_.data() + run.place.at, n));
-  set_zero<Exec, Acc<T>>(exec, Vector<Acc<T>, Exec>(second_moment_.data() + run.place.at, n));
-}
-
-template <class Exec, class T>
-void AdamW<Exec, T>::step_run(const Exec& exec, const AdamWStep& step, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
-  if (run.place.coded)
-    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(tensor, run.place), tensor.weight);
-  const std::size_t n = tensor.gradient.size();
-  const Vector<Acc<T>, Exec> m(momentum_.data() + run.place.at, n), v(second_moment_.data() + run.place.at, n);
-  adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, m, v, tensor.weight);
+  for (std::size_t i = 0; i < fields_.size(); ++i) set_zero<Exec, Acc<T>>(exec, state_of(run, i));
+  if (options_.averages()) convert<Exec, Acc<T>, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
 }
 
 template <class Exec, class T>
@@ -144,8 +215,8 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
     const Place& place = places_[i];
     const std::string path = "/optimizer/" + tensor.spec.name;
     if (!place.coded) {
-      fields.push_back(field_of(tensor, path + "/momentum", momentum_.data() + place.at));
-      fields.push_back(field_of(tensor, path + "/second_moment", second_moment_.data() + place.at));
+      for (std::size_t k = 0; k < fields_.size(); ++k)
+        fields.push_back(field_of(tensor, path + "/" + fields_[k], state_[k].data() + place.at));
       continue;
     }
     const CodedMoments<Exec> moments = coded(tensor, place);

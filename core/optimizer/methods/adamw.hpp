@@ -1,9 +1,11 @@
-// AdamW over all owned tensors, in fused passes: neighbours in memory that share their numbers are updated by one
-// kernel. Moments of matrices may be kept in 8 bits; such a matrix is a kernel by itself, as its blocks lie in its
-// rows. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
-// Where a tensor's moments start over (TensorSpec::reset_every) they and the step count do so before the first update
-// after it; the count follows from t, so that it needs no place in a checkpoint.
+// AdamW or another elementwise rule (core/deck/element_rule.hpp) over all owned tensors, in fused passes: neighbours in
+// memory that share their numbers are updated by one kernel. AdamW's moments of matrices may be kept in 8 bits; such a
+// matrix is a kernel by itself, as its blocks lie in its rows. Decay acts on tensors with two dimensions only
+// (embedding and head included), unless a group says otherwise. Where a tensor's state starts over
+// (TensorSpec::reset_every) it and the step count do so before the first update after it; the count follows from t, so
+// that it needs no place in a checkpoint. An average (schedule-free) starts over at the weights.
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,7 @@ namespace sestina {
 template <class Exec, class T>
 class AdamW {
  public:
-  // State (momentum, second_moment) is created here, zero, before the first step. nonfinite: see
+  // State (element_fields) is created here, zero, before the first step. nonfinite: see
   // kernels/optimizer/matrix_update.hpp.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
 
@@ -27,13 +29,18 @@ class AdamW {
   // Leaves out update number t; moments that start over before it still do.
   void withhold(const Exec&, std::int64_t t);
 
-  // Returns "/optimizer/<HF name>/momentum" and ".../second_moment", in spec order, in the shape of the tensor. In 8
-  // bits these are ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block; the same for
-  // the second moment.
+  // An average starts at the weights as they are, and swap_average exchanges it with them: the model is evaluated at
+  // it. Nothing happens where the rule has none.
+  void start_average(const Exec&);
+  void swap_average(const Exec&);
+
+  // Returns "/optimizer/<HF name>/momentum" and so on for the fields of the rule, in spec order, in the shape of the
+  // tensor. In 8 bits these are ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block;
+  // the same for the second moment.
   std::vector<StateField> state() const;
 
  private:
-  struct Place {  // place of a tensor's moments in momentum_ and second_moment_, or in codes_ and scales_
+  struct Place {  // place of a tensor's state in each of state_, or in codes_ and scales_
     bool coded = false;
     std::size_t at = 0, scales_at = 0;
   };
@@ -43,28 +50,45 @@ class AdamW {
     TensorRates rates;
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
-      return rates.lr == r.lr && rates.weight_decay == r.weight_decay && own.reset_every == spec.reset_every &&
-             own.reset_phase == spec.reset_phase && own.eps_on_corrected == spec.eps_on_corrected;
+      return rates == r && own.reset_every == spec.reset_every && own.reset_phase == spec.reset_phase &&
+             own.eps_on_corrected == spec.eps_on_corrected;
     }
+  };
+  struct Moment {  // the update that is made, and the updates that a run's state has seen with it
+    std::int64_t t = 1, count = 1;
+    double factor = 1, gradient_scale = 1;
   };
   // Return the factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.
   double look_ahead(std::int64_t t) const;
   double product_to(std::int64_t t);
 
   void add_to_runs(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&);
-  void step_run(const Exec&, const AdamWStep&, const Run&);
+  // These update the tensors of a run; each rule has its own.
+  void step_adamw(const Exec&, const Moment&, const Run&);
+  void step_lion(const Exec&, const Moment&, const Run&);
+  void step_ademamix(const Exec&, const Moment&, const Run&);
+  void step_schedule_free(const Exec&, const Moment&, const Run&);
+  template <class Step>
+  Step element_step(const Moment&, const Run&) const;  // the numbers that all rules have
+  double bias_correction2(const Moment&, const Run&) const;
   void forget(const Exec&, const Run&);
+  Vector<Acc<T>, Exec> state_of(const Run& run, std::size_t field) const {
+    return Vector<Acc<T>, Exec>(state_[field].data() + run.place.at, run.tensor.gradient.size());
+  }
   CodedMoments<Exec> coded(const OwnedTensor<Exec, T>&, const Place&) const;
 
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 
   AdamWOptions options_;
+  UpdateSchedule schedule_;
+  bool cautious_;
   double* nonfinite_;
   std::size_t block_;  // columns
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::vector<Place> places_;  // by tensor
   std::vector<Run> runs_;
-  Storage momentum_, second_moment_;
+  std::vector<std::string> fields_;  // of the rule
+  std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;
   Kokkos::View<float*, typename Exec::memory_space> scales_;
   std::int64_t product_of_ = 0;  // mu_1 ... mu_(product_of_) is product_

@@ -47,6 +47,25 @@ TEST(Rates, VectorsDoNotDecayAndLaterGroupsWin) {
   EXPECT_EQ(rates_of(matrix("other", 4, 4), options).lr, options.adamw.lr);
 }
 
+// Numbers of a group reach what the elementwise rule updates; vectors decay where a group says so.
+TEST(Rates, GroupsSetBetasEpsAndTheDecayOfVectors) {
+  OptimizerOptions options;
+  options.group.resize(2);
+  options.group[0].match = "*norm*";
+  options.group[0].weight_decay = 0.001;
+  options.group[0].beta1 = 0.8;
+  options.group[0].beta2 = 0.9;
+  options.group[1].match = "*.norm.*";
+  options.group[1].beta2 = 0.85;
+  options.group[1].eps = 1e-10;
+  const TensorRates norm = rates_of(vector("model.norm.weight", 4), options),
+                    other = rates_of(vector("model.layers.0.input_layernorm.weight", 4), options),
+                    head = rates_of(matrix("lm_head.weight", 4, 4), options);
+  EXPECT_EQ(norm, (TensorRates{options.adamw.lr, 0.001, 0.8, 0.85, 1e-10}));
+  EXPECT_EQ(other, (TensorRates{options.adamw.lr, 0.001, 0.8, 0.9, options.adamw.eps}));
+  EXPECT_EQ(head, (TensorRates{options.adamw.lr, 0.1, 0.9, 0.95, options.adamw.eps}));
+}
+
 template <class Space>
 class AdamWOf : public testing::Test {};
 TYPED_TEST_SUITE(AdamWOf, reference::RunSpaces, reference::SpaceNames);

@@ -142,6 +142,10 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
       "rare", "");
   rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
   known.merge(keys_of(rare));
+  Deck left;  // keys of another rule for what a matrix optimizer leaves
+  left.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"muon\"\nscalar = {kind = \"ademamix\"}\n",
+                "left", "");
+  known.merge(keys_of(left));
   Deck shared;
   shared.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"soap\"\nrefresh = {budget = \"reversed\"}\n",
                   "shared out", "");

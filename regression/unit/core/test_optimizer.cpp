@@ -42,6 +42,21 @@ TEST(Optimizer, TakesTheBytesThatThePlanSays) {
     }
 }
 
+// As optimizer.kind, and for what a matrix optimizer leaves.
+TEST(Optimizer, ElementwiseRulesTakeTheBytesThatThePlanSays) {
+  for (const std::string& rule : element_rules())
+    for (const bool alone : {true, false}) {
+      OptimizerOptions options = alone ? OptimizerOptions() : set_options_of("muon");
+      if (alone) options.kind = rule;
+      options.adamw.rule = *find_element_rule(rule);
+      StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+      EXPECT_EQ(field_names(rig, "lm_head.weight"), element_fields(options.adamw.rule));
+      EXPECT_EQ(rig.stage.optimizer().state_bytes(),
+                optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
+          << rule;
+    }
+}
+
 // A training step reads its losses with the norm; they are those of the micro-batches one by one.
 TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
   const OptimizerOptions options = set_options_of("muon");

@@ -88,8 +88,9 @@ TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
 }
 
 TEST(Options, RefusesWhatThisVersionLacks) {
-  expect_error("[optimizer]\nkind = \"lion\"\n",
-               "optimizer.kind: unknown value, got \"lion\", allowed \"adamw\", \"muon\"");
+  expect_error("[optimizer]\nkind = \"rmsprop\"\n",
+               "optimizer.kind: unknown value, got \"rmsprop\", allowed \"adamw\", \"lion\", \"ademamix\", "
+               "\"schedule-free\", \"muon\"");
   expect_error("[optimizer.scalar]\nlr = 1e-3\n", "optimizer.scalar: applies to matrix optimizers only");
   expect_error("[optimizer.refresh]\nevery = 10\n", "optimizer.refresh: kind = \"adamw\" has no preconditioner");
   expect_error("[model.linear]\nform = \"sparse\"\n",

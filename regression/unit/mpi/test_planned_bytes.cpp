@@ -48,6 +48,9 @@ class Ledger {
                                                                {"new_root", "optimizer"},
                                                                {"new_order", "optimizer"},
                                                                {"second_moment", "optimizer"},
+                                                               {"slow_momentum", "optimizer"},
+                                                               {"average", "optimizer"},
+                                                               {"ema", "optimizer"},
                                                                {"matrix_state", "optimizer"},
                                                                {"activations", "activations"},
                                                                {"kept_gradients", "activations"},
@@ -176,6 +179,17 @@ TEST(PlannedBytes, OfEveryTpUpdate) {
       TrainingCase run = grid_case("muon", 2, family);
       run.options.parallel.tp_update = update;
       largest.add(compare(run, fmt::format("tp_update {}", static_cast<int>(update))));
+    }
+}
+
+TEST(PlannedBytes, OfMeansOfWeights) {
+  Largest largest;
+  for (const char* kind : {"muon", "schedule-free"})
+    for (const int tp : {1, 2}) {
+      if (world().size() % tp != 0) continue;
+      TrainingCase run = grid_case(kind, tp);
+      run.options.train.ema_tau = 10;
+      largest.add(compare(run, fmt::format("{} with a mean, tp {}", kind, tp)));
     }
 }
 

@@ -56,6 +56,8 @@ class NotedStage final : public PipelineStage {
   std::vector<StateField> in_flight_fields(bool, bool) const override { return {}; }
   void restored() override { note("restored"); }
   void drop_in_flight() override { note("drop"); }
+  void start_averages() override { note("start averages"); }
+  void swap_average() override { note("swap average"); }
   std::vector<StateField> optimizer_fields() const override { return {}; }
   OptimizerControl& optimizer_control() override { fail(ExitCode::internal, "a noted stage has no optimizer"); }
   StageSeconds take_seconds() override { return {}; }
