@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <span>
 
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/sums.hpp"
@@ -15,12 +14,6 @@
 
 namespace sestina {
 
-struct NewtonSchulz {
-  std::span<const NewtonSchulzStep> steps;
-  double eps = 1e-7;
-  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
-};
-
 // The vector p x + q y (n), formed where it is read. With p = 0, x is not read and may be empty.
 template <class Space>
 struct Blend {
@@ -28,10 +21,15 @@ struct Blend {
   float p = 0, q = 1;
 };
 
-// The momentum of Muon in one pass: M = keep M + gain G, and the squares of u = p G + q M summed by chunks.
+// The momentum of Muon in one pass: M = keep M + gain G, and the squares of u = p G + q M summed by chunks. `clip` is
+// the factor of the gradient.
 struct MomentumStep {
   float keep = 0, gain = 0, p = 0, q = 0;
 };
+inline MomentumStep momentum_step(const MomentumRule& rule, double clip) {
+  return {static_cast<float>(rule.keep), static_cast<float>(clip * rule.gain), static_cast<float>(clip * rule.p),
+          static_cast<float>(rule.q)};
+}
 template <class Space>
 void advance_momentum(const Space&, const MomentumStep&, Vector<const float, Space> gradient,
                       Vector<float, Space> momentum, Vector<double, Space> squares);

@@ -17,6 +17,18 @@ struct NewtonSchulzStep {
 // zero by the larger of norm and eps, or by norm + eps.
 enum class NewtonSchulzNorm { max, add };
 
+// An iteration: what newton_schulz.hpp makes of a matrix. The steps must outlive it.
+struct NewtonSchulz {
+  std::span<const NewtonSchulzStep> steps;
+  double eps = 1e-7;
+  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
+};
+
+// The momentum of Muon, M = keep M + gain G, and the matrix that is orthogonalised, u = p G + q M, for gradient G.
+struct MomentumRule {
+  double keep = 0, gain = 0, p = 0, q = 0;
+};
+
 // Newton-Schulz as it is written down, in double and by loops, which newton_schulz.hpp is tested against.
 
 // x (m, n), row-major, becomes its orthogonalised form.

@@ -1,5 +1,6 @@
 // Sections of the deck as structs: defaults, rules between keys, what this version refuses.
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/methods/muon.hpp"
 #include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/core/options_rig.hpp"
 
@@ -102,6 +103,22 @@ TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
   expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
+}
+
+TEST(Options, OwnCoefficientsTakeThePlaceOfASet) {
+  const std::string muon = "[optimizer]\nkind = \"muon\"\n",
+                    own = "ns_coefficients = [[2, -1.5, 0.5], [1.5, -0.5, 0]]\n";
+  const auto steps = newton_schulz_steps(read(muon + own).optimizer.matrix->as<MuonOptions>());
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].a, 2);
+  EXPECT_EQ(steps[0].b, -1.5);
+  EXPECT_EQ(steps[1].c, 0);
+  EXPECT_EQ(newton_schulz_steps(read(muon + own + "ns_steps = 2\n").optimizer.matrix->as<MuonOptions>()).size(), 2u);
+  expect_error(muon + own + "ns_steps = 3\n", "optimizer.ns_steps: not with the 2 rows of ns_coefficients");
+  expect_error(muon + own + "ns_set = \"cans\"\n", "optimizer.ns_coefficients: in the place of a set");
+  expect_error(muon + "ns_coefficients = [[2, -1.5]]\n", "optimizer.ns_coefficients: ");
+  expect_error(muon + "ns_set = \"cubic5\"\nns_steps = 4\n", "optimizer.ns_steps: not with ns_set \"cubic5\"");
+  expect_error("[optimizer]\nkind = \"soap\"\n" + own, "optimizer.ns_coefficients: unknown key");
 }
 
 TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {

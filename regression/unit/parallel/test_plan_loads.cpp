@@ -32,7 +32,7 @@ double counted_products(const MatrixOptions& options, const TensorSpec& whole, c
   const Kokkos::View<double*, Kokkos::HostSpace> squares("squares", chunk_count(rows * cols));
   const ShardSums<Host> alone = {[](Vector<double, Host>) {}, [](Vector<float, Host>) {}};
   const auto frame = workspace.frame();
-  newton_schulz_shard<float, Host>(exec, gemm, workspace, {rule.steps, rule.ns_eps, rule.norm},
+  newton_schulz_shard<float, Host>(exec, gemm, workspace, rule.newton_schulz(),
                                    {{}, Vector<const float, Host>(u.data(), u.size())}, rows, cols, cut,
                                    Vector<const double, Host>(squares.data(), squares.size()), counted, alone);
   return gemm.take_count().flops;
