@@ -38,6 +38,10 @@ void MuonOptions::fields(OptionFields& f) {
   f.choice("ns_precision", ns_precision, {"auto", "fp32", "bf16"});
   f.eps("ns_eps", ns_eps);
   f.choice("ns_normalize", ns_normalize, {"max", "add"});
+  f.choice("ns_form", ns_form, {"auto", "plain", "gram"});
+  f.choice("ns_norm", ns_norm, {"frobenius", "gram"});
+  f.flag("row_equilibration", row_equilibration);
+  f.flag("norm_snap", norm_snap);
   f.choice("scale", scale, {"match_rms_adamw", "original", "shape_scaling", "spectral", "unit_rms_norm"});
   f.number("extra_scale", extra_scale);
   f.only("decay_order", "before");
@@ -50,7 +54,30 @@ std::vector<NewtonSchulzStep> newton_schulz_steps(const MuonOptions& o) {
   return steps;
 }
 
-void check_newton_schulz(Deck& deck, const MuonOptions& o) {
+namespace {
+
+// Shards of a matrix exchange its norm and a Gram matrix for each step, and nothing else.
+void check_sharded(Deck& deck, const MuonOptions& o) {
+  const std::pair<const char*, bool> keys[] = {{"ns_form", o.ns_form == NewtonSchulzForm::gram},
+                                               {"ns_norm", o.ns_norm == MuonOptions::Norm::gram},
+                                               {"row_equilibration", o.row_equilibration},
+                                               {"norm_snap", o.norm_snap}};
+  for (const auto& [key, on] : keys)
+    if (on)
+      deck.error(fmt::format("optimizer.{}", key),
+                 "needs the whole matrix, and parallel.tp_update = \"distributed\" has shards of it",
+                 "its default, or another parallel.tp_update");
+}
+
+}  // namespace
+
+void check_newton_schulz(Deck& deck, const Options& options, MuonOptions& o) {
+  using Precision = MuonOptions::Precision;
+  const bool computes_bf16 = options.train.precision == TrainOptions::Precision::bf16;
+  const bool in_bf16 = o.ns_precision == Precision::bf16 || (o.ns_precision == Precision::automatic && computes_bf16);
+  if (in_bf16 && o.ns_form == NewtonSchulzForm::automatic) o.ns_form = NewtonSchulzForm::plain;
+  if (options.parallel.tp > 1 && options.parallel.tp_update == ParallelOptions::TpUpdate::distributed)
+    check_sharded(deck, o);
   const std::size_t rows = o.ns_coefficients.size();
   if (rows > most_steps)
     deck.error("optimizer.ns_coefficients", fmt::format("{} rows", rows), fmt::format("1 to {} rows", most_steps));
@@ -67,7 +94,12 @@ void check_newton_schulz(Deck& deck, const MuonOptions& o) {
 }
 
 UpdateWork newton_schulz_work(const MuonOptions& o, std::int64_t rows, std::int64_t cols) {
-  return newton_schulz_shard_work(o, std::min(rows, cols), std::max(rows, cols), true);
+  const auto s = static_cast<std::size_t>(std::min(rows, cols)), l = static_cast<std::size_t>(std::max(rows, cols));
+  const MuonRule rule = muon_rule(o, s, l);
+  UpdateWork work;
+  work.update = newton_schulz_flops(rule.steps, takes_gram_form(rule.newton_schulz(), s, l), static_cast<double>(s),
+                                    static_cast<double>(l));
+  return work;
 }
 
 UpdateWork newton_schulz_shard_work(const MuonOptions& o, std::int64_t side, std::int64_t length, bool counted) {
@@ -84,8 +116,8 @@ MuonRule muon_rule(const MuonOptions& o, std::size_t rows, std::size_t cols) {
   rule.form = o.momentum_form;
   rule.nesterov = o.nesterov;
   rule.steps = newton_schulz_steps(o);
-  rule.ns_eps = o.ns_eps;
-  rule.norm = o.ns_normalize;
+  rule.numbers = {
+      {}, o.ns_eps, o.ns_normalize, o.ns_form, o.ns_norm == MuonOptions::Norm::gram, o.row_equilibration, o.norm_snap};
   rule.precision = o.ns_precision;
   rule.scale = o.extra_scale * shape_scale(o.scale, static_cast<double>(rows), static_cast<double>(cols));
   return rule;
@@ -129,10 +161,9 @@ class Muon final : public MatrixOptimizer<Space> {
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
                               std::size_t cols) {
     const SumScratch<Space> squares(workspace, rows * cols);
-    if (options.as<KeysOf<V>>().ns_precision == MuonOptions::Precision::bf16)
-      NewtonSchulzScratch<bf16, Space>(workspace, rows, cols);
-    else  // its largest need
-      NewtonSchulzScratch<float, Space>(workspace, rows, cols);
+    const auto& o = options.as<KeysOf<V>>();
+    take_newton_schulz(workspace, muon_rule(o, rows, cols).newton_schulz(),
+                       o.ns_precision == MuonOptions::Precision::bf16, rows, cols);
     if constexpr (V == Variant::normuon) declare<NorMuonScratch<Space>>(workspace, std::max(rows, cols));
     if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);
   }
@@ -193,13 +224,15 @@ MatrixKind muon_kind(const char* name) {
   kind.newton_schulz = [](const MatrixOptions& options) {
     return static_cast<std::int64_t>(newton_schulz_steps(options.as<KeysOf<V>>()).size());
   };
-  kind.checks = {
-      [](Deck& deck, Options& options) { check_newton_schulz(deck, options.optimizer.matrix->as<KeysOf<V>>()); }};
+  kind.checks = {[](Deck& deck, Options& options) {
+    check_newton_schulz(deck, options, std::any_cast<KeysOf<V>&>(options.optimizer.matrix->keys));
+  }};
   if (V == Variant::muon) {
     kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
       return newton_schulz_shard_work(options.as<MuonOptions>(), side, length, counted);
     };
-    kind.keeps_skew = [](const MatrixOptions&) { return true; };
+    // Rows that are scaled alone are not skew.
+    kind.keeps_skew = [](const MatrixOptions& options) { return !options.as<MuonOptions>().row_equilibration; };
   }
   return kind;
 }

@@ -23,6 +23,9 @@ struct MuonOptions {
   enum class Precision : std::uint8_t { automatic, fp32, bf16 } ns_precision = Precision::automatic;
   double ns_eps = 1e-7;
   NewtonSchulzNorm ns_normalize = NewtonSchulzNorm::max;
+  NewtonSchulzForm ns_form = NewtonSchulzForm::plain;
+  enum class Norm : std::uint8_t { frobenius, gram } ns_norm = Norm::frobenius;
+  bool row_equilibration = false, norm_snap = false;
   // Factors of a matrix m x n, as the sources call them: "original" and "shape_scaling" are one (Muon, Megatron),
   // "match_rms_adamw" gives the RMS of an AdamW update (Moonlight, arXiv 2502.16982).
   enum class Scale : std::uint8_t { match_rms_adamw, original, shape_scaling, spectral, unit_rms_norm };
@@ -38,15 +41,18 @@ struct MuonRule {
   MuonOptions::Form form = MuonOptions::Form::ema;
   bool nesterov = false;
   std::vector<NewtonSchulzStep> steps;
-  double ns_eps = 0;
-  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
+  NewtonSchulz numbers;  // without its steps
   MuonOptions::Precision precision = MuonOptions::Precision::automatic;
   double scale = 1;
 
   // Returns the factors with this momentum, or with the rule's own.
   MomentumRule factors(std::optional<double> scheduled) const;
   // Returns the iteration; it refers to the steps of this.
-  NewtonSchulz newton_schulz() const { return {steps, ns_eps, norm}; }
+  NewtonSchulz newton_schulz() const {
+    NewtonSchulz ns = numbers;
+    ns.steps = steps;
+    return ns;
+  }
   // Returns whether products are in bf16: where the model is computed in bf16, unless the deck says otherwise.
   bool in_bf16(bool computes_bf16) const {
     using Precision = MuonOptions::Precision;
@@ -57,8 +63,9 @@ MuonRule muon_rule(const MuonOptions&, std::size_t rows, std::size_t cols);
 
 // Returns the steps that the options ask for.
 std::vector<NewtonSchulzStep> newton_schulz_steps(const MuonOptions&);
-// Collects errors where keys of Newton-Schulz contradict one another.
-void check_newton_schulz(Deck&, const MuonOptions&);
+// Collects errors where keys of Newton-Schulz contradict one another, or cannot be had of shards; decides on an
+// automatic form where products are in bf16: plain, as the products that the gram form adds would be in fp32.
+void check_newton_schulz(Deck&, const Options&, MuonOptions&);
 
 // Returns the FLOPs of the iterations that the options ask for; the first of their three products and the second are
 // symmetric.

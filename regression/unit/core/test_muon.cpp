@@ -106,7 +106,11 @@ struct Reference {
         own_steps.empty()
             ? newton_schulz_steps(word_of(options, "ns_set"), static_cast<std::int64_t>(number_of(options, "ns_steps")))
             : own_steps;
-    newton_schulz_plain(steps, number_of(options, "ns_eps"), norm, m, n, u);
+    NewtonSchulz ns = {steps, number_of(options, "ns_eps"), norm};
+    ns.gram_norm = word_of(options, "ns_norm") == "gram";
+    ns.equal_rows = number_of(options, "row_equilibration") != 0;
+    ns.snap = number_of(options, "norm_snap") != 0;
+    newton_schulz_plain(ns, m, n, u);
     if (options.kind != "muon") adapt(u);
     const double scale = number_of(options, "extra_scale") * shape_scale(word_of(options, "scale"));
     for (std::size_t i = 0; i < u.size(); ++i) weight[i] = (1 - lr * weight_decay) * weight[i] - lr * scale * u[i];
@@ -222,6 +226,8 @@ void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n,
 constexpr std::pair<std::size_t, std::size_t> muon_shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
                                                                {1, 16}, {16, 1}, {70, 40}, {40, 300}};
 
+constexpr std::pair<std::size_t, std::size_t> few_shapes[] = {{12, 8}, {8, 12}, {9, 9}, {33, 7}, {1, 16}};
+
 template <class Space>
 class Muon : public testing::Test {};
 TYPED_TEST_SUITE(Muon, StreamSpaces, SpaceNames);
@@ -252,10 +258,39 @@ TYPED_TEST(Muon, TakesCoefficientsOfTheDeck) {
     auto* muon = std::any_cast<MuonOptions>(&options.keys);
     if (muon == nullptr) muon = std::any_cast<MuonMomentOptions>(&options.keys);
     for (const auto& [a, b, c] : own) muon->ns_coefficients.push_back({a, b, c});
-    for (const auto& [m, n] : muon_shapes) expect_rule<TypeParam>(options, m, n, own);
+    for (const auto& [m, n] : few_shapes) expect_rule<TypeParam>(options, m, n, own);
     EXPECT_EQ(find_matrix_kind(kind)->newton_schulz(options), 3);
     EXPECT_EQ(find_matrix_kind(kind)->work(options, 8, 12).update, 3 * 3 * 12 * 64 + 2 * 512);
   }
+}
+
+// Balances and the norm by the first product, in both forms and with what follows the direction.
+TYPED_TEST(Muon, BalancesFollowTheirRules) {
+  for (const char* kind : {"muon", "normuon"})
+    for (const char* form : {"plain", "gram"})
+      for (const auto& [m, n] : few_shapes) {
+        MatrixOptions options = options_of(kind);
+        options.set("ns_form", form);
+        options.set("ns_norm", "gram");
+        options.set("row_equilibration", 1);
+        expect_rule<TypeParam>(options, m, n);
+        options.set("norm_snap", 1);
+        expect_rule<TypeParam>(options, m, n);
+      }
+}
+
+// The work is that of the form that is taken: five steps of 3 s^2 l + s^3, or by hand for l = 4 s.
+TEST(MuonWork, IsThatOfItsForm) {
+  MatrixOptions options = options_of("muon");
+  const auto work = [&](const char* form, std::int64_t rows, std::int64_t cols) {
+    options.set("ns_form", form);
+    return find_matrix_kind("muon")->work(options, rows, cols).update;
+  };
+  EXPECT_EQ(work("plain", 16, 64), 65 * 4096);
+  EXPECT_EQ(work("gram", 64, 16), 44 * 4096);
+  EXPECT_EQ(work("auto", 16, 64), 44 * 4096);
+  EXPECT_EQ(work("auto", 16, 16), 20 * 4096);
+  EXPECT_EQ(work("gram", 16, 16), 26 * 4096);
 }
 
 // The momentum of a schedule takes the place of the kind's own, in both forms, with and without Nesterov's step.

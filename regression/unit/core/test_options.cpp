@@ -121,6 +121,26 @@ TEST(Options, OwnCoefficientsTakeThePlaceOfASet) {
   expect_error("[optimizer]\nkind = \"soap\"\n" + own, "optimizer.ns_coefficients: unknown key");
 }
 
+// The products that the gram form adds are in fp32.
+TEST(Options, AnAutomaticFormIsPlainInBf16) {
+  const auto form = [](const std::string& more) {
+    const std::string muon = "[optimizer]\nkind = \"muon\"\nns_form = \"auto\"\n";
+    return read(muon + more).optimizer.matrix->as<MuonOptions>().ns_form;
+  };
+  EXPECT_EQ(form(""), NewtonSchulzForm::automatic);
+  EXPECT_EQ(form("ns_precision = \"bf16\"\n"), NewtonSchulzForm::plain);
+  EXPECT_EQ(form("[train]\nprecision = \"bf16\"\n"), NewtonSchulzForm::plain);
+  EXPECT_EQ(form("ns_precision = \"fp32\"\n[train]\nprecision = \"bf16\"\n"), NewtonSchulzForm::automatic);
+}
+
+TEST(Options, ShardsOfMuonHaveNoBalances) {
+  const std::string muon = "[parallel]\ntp = 2\ntp_update = \"distributed\"\n[optimizer]\nkind = \"muon\"\n";
+  EXPECT_EQ(error_of(muon + "ns_form = \"auto\"\nns_coefficients = [[2, -1.5, 0.5]]\n"), "");
+  for (const std::string key :
+       {"ns_form = \"gram\"", "ns_norm = \"gram\"", "row_equilibration = true", "norm_snap = true"})
+    expect_error(muon + key + "\n", "optimizer." + key.substr(0, key.find(' ')) + ": needs the whole matrix");
+}
+
 TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n";
   EXPECT_FALSE(read(poet).model.linear.residual);

@@ -110,6 +110,11 @@ TEST(SkewBlocks, AreKnownOfTheseKinds) {
   MatrixOptions soap = options_of("soap");
   soap.set("sides", "smaller");
   EXPECT_FALSE(find_matrix_kind("soap")->keeps_skew(soap));
+  for (const char* kind : {"muon"}) {
+    MatrixOptions rows_alone = options_of(kind);
+    rows_alone.set("row_equilibration", 1);
+    EXPECT_FALSE(find_matrix_kind(kind)->keeps_skew(rows_alone)) << kind;
+  }
 }
 
 // The same bits as of the matrix by itself, which test_matrix_kinds.cpp and others know: unpacked, updated, packed.
