@@ -23,6 +23,8 @@ std::vector<ScratchVariant> scratch_variants() {
                                      {"soap", {{"normalize", 1}}, {{"momentum_basis", "rotated"}}},
                                      {"soap", {{"max_dim", 9}}},
                                      {"soap", {}, {{"sides", "smaller"}}, false},
+                                     {"soap-muon", {{"max_dim", 9}}, {{"ns_norm", "frobenius"}}},
+                                     {"soap-muon", {{"norm_snap", 1}}, {{"ns_form", "gram"}}},
                                      {"muon", {{"row_equilibration", 1}, {"norm_snap", 1}}, {{"ns_form", "gram"}}},
                                      {"adamuon", {{"row_equilibration", 1}}, {{"ns_norm", "gram"}}},
                                      {"kl-soap", {{"sort", 1}}, {{"basis_first", "svd"}}},

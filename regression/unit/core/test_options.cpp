@@ -193,7 +193,7 @@ TEST(Options, TakesMatrixOptimizersOfPackedRotationsThatKeepThemSkew) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n",
                     by_adamw = "[[optimizer.group]]\nmatch = \"*/rotation_*\"\nkind = \"adamw\"\n";
   const auto kind = [&](const std::string& name) { return poet + "[optimizer]\nkind = \"" + name + "\"\n"; };
-  for (const std::string name : {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"}) {
+  for (const std::string name : {"muon", "shampoo", "soap", "soap-muon", "kl-shampoo", "kl-soap", "basis-rotation"}) {
     const Options o = read(kind(name));
     for (const TensorSpec& spec : tensor_specs(o.model))
       if (spec.skew_block > 0) {

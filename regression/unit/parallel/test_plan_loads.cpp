@@ -120,7 +120,7 @@ TEST(PlanLoads, BlocksOfHeadsKeepTheirHeads) {
 
 // Seconds of the update are those of what runs in it: jobs of workers run next to it, and are counted there.
 TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
-  for (const char* kind : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
+  for (const char* kind : {"soap", "soap-muon", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
     Options options = plan_options(small_model(), kind, 3);
     options.machine = flop_by_flop;
     const auto loads = [&] {
