@@ -1,5 +1,5 @@
-// Orthogonal bases that an optimizer left in a checkpoint (SOAP, basis rotation, KL-SOAP, KL-Shampoo, Shampoo with
-// root = "qr"), as rotations of the model's matrices.
+// Orthogonal bases that an optimizer left in a checkpoint (SOAP, SOAP-Muon, basis rotation, KL-SOAP, KL-Shampoo,
+// Shampoo with root = "qr"), as rotations of the model's matrices.
 #pragma once
 #include <vector>
 

@@ -9,6 +9,7 @@
 #include "core/optimizer/methods/muon.hpp"
 #include "core/optimizer/methods/shampoo.hpp"
 #include "core/optimizer/methods/soap.hpp"
+#include "core/optimizer/methods/soap_muon.hpp"
 
 namespace sestina {
 
@@ -20,6 +21,7 @@ void register_optimizers() {
     register_adamuon();
     register_shampoo();
     register_soap();
+    register_soap_muon();
     register_kl_shampoo();
     register_kl_soap();
     register_basis_rotation();

@@ -27,21 +27,82 @@ void sum_squares(const Space& exec, Vector<const float, Space> x, Vector<double,
       });
 }
 
-// Sets x to u divided by its norm, rounded, in wide form.
-template <class T, class Space>
-void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
-               Vector<const double, Space> squares, Vector<float, Space> inverse, Matrix<T, Space> x) {
+// Sets inverse(0) to the factor by which u is multiplied.
+template <class Space>
+void frobenius_inverse(const Space& exec, const NewtonSchulz& ns, Vector<const double, Space> squares,
+                       Vector<float, Space> inverse) {
   const double eps = ns.eps;
   const bool add = ns.norm == NewtonSchulzNorm::add;
   sum_all(
       "ns_norm", exec, squares.extent(0), KOKKOS_LAMBDA(std::size_t i) { return squares(i); },
       KOKKOS_LAMBDA(double sum) { inverse(0) = inverse_norm(sum, eps, add); });
+}
+
+// Sets factors (m) to what gives each row of u (m, n) the root mean square of their norms (a row without one stays),
+// and row_squares (m) to the squares of the rows with it; target (1) is used up.
+template <class Space>
+void equalize_rows(const Space& exec, double eps, const Blend<Space>& u, std::size_t cols,
+                   Vector<double, Space> row_squares, Vector<float, Space> target, Vector<float, Space> factors) {
+  const std::size_t rows = factors.extent(0);
+  const float *first = u.x.data(), *second = u.y.data();
+  const float p = u.p, q = u.q;
+  const Kokkos::RangePolicy<Space> all(exec, 0, rows);
+  Kokkos::parallel_for(
+      "ns_row_squares", all, KOKKOS_LAMBDA(std::size_t i) {
+        const float *x = p == 0 ? nullptr : first + i * cols, *y = second + i * cols;
+        row_squares(i) = lane_sum(cols, [=](std::size_t j) {
+          const double value = static_cast<double>(q) * y[j] + (p == 0 ? 0.0 : static_cast<double>(p) * x[j]);
+          return value * value;
+        });
+      });
+  const double share = 1.0 / static_cast<double>(rows);
+  sum_all(
+      "ns_row_target", exec, rows, KOKKOS_LAMBDA(std::size_t i) { return row_squares(i); },
+      KOKKOS_LAMBDA(double sum) { target(0) = static_cast<float>(Kokkos::sqrt(share * sum)); });
+  Kokkos::parallel_for(
+      "ns_row_factors", all, KOKKOS_LAMBDA(std::size_t i) {
+        const double norm = Kokkos::sqrt(row_squares(i));
+        factors(i) = norm == 0 ? 1.0f : static_cast<float>(static_cast<double>(target(0)) / Kokkos::max(norm, eps));
+        row_squares(i) *= square(factors(i));
+      });
+}
+
+// Sets x to u, each row times its factor (where there are any), divided by its norm, rounded, in wide form.
+template <class T, class Space>
+void normalize(const Space& exec, const NewtonSchulz& ns, const Blend<Space>& u, std::size_t rows, std::size_t cols,
+               Vector<const double, Space> squares, const NewtonSchulzScratch<T, Space>& scratch) {
+  const Vector<float, Space> inverse = scratch.inverse, factors = scratch.row_factors;
+  if (ns.equal_rows) equalize_rows<Space>(exec, ns.eps, u, cols, scratch.row_squares, inverse, factors);
+  frobenius_inverse<Space>(exec, ns, ns.equal_rows ? Vector<const double, Space>(scratch.row_squares) : squares,
+                           inverse);
+  const bool has_factors = ns.equal_rows;
   const float *first = u.x.data(), *second = u.y.data();
   const float p = u.p, q = u.q;
   fill_wide(
-      "ns_normalize", exec, x, rows, cols, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, T * to) {
+      "ns_normalize", exec, scratch.x, rows, cols,
+      KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, T * to) {
         const std::size_t at = i * cols + j;
-        scaled_blend(count, inverse(0), p, p == 0 ? nullptr : first + at, q, second + at, to);
+        const float scale = has_factors ? inverse(0) * factors(i) : inverse(0);
+        scaled_blend(count, scale, p, p == 0 ? nullptr : first + at, q, second + at, to);
+      });
+}
+
+// Gives x the Frobenius norm of an orthogonal matrix of its shape; zero stays zero.
+template <class T, class Space>
+void snap_norm(const Space& exec, Matrix<T, Space> x, Vector<double, Space> sums, Vector<float, Space> factor) {
+  const std::size_t n = x.size();
+  const auto want = static_cast<double>(x.extent(0));
+  T* data = x.data();
+  sum_pieces(
+      "ns_snap_squares", exec, n, reduce_chunk, sums, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+        return lane_sum(count, [=](std::size_t i) { return square(data[begin + i]); });
+      });
+  sum_all(
+      "ns_snap_norm", exec, chunk_count(n), KOKKOS_LAMBDA(std::size_t i) { return sums(i); },
+      KOKKOS_LAMBDA(double sum) { factor(0) = sum > 0 ? static_cast<float>(Kokkos::sqrt(want / sum)) : 1.0f; });
+  for_elements(
+      "ns_snap", exec, 1, n, KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) data[i] = T(factor(0) * static_cast<float>(data[i]));
       });
 }
 
@@ -51,6 +112,32 @@ Matrix<T, Space> polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSc
                             Matrix<const T, Space> x, Matrix<T, Space> gram, Matrix<T, Space> square) {
   gemm.template symmetric<T, T>(Op::none, gram_factor(step), x, 0, gram);
   return step_polynomial<T>(exec, gemm, step, gram, square);
+}
+
+// Returns the polynomial of the first step of f X from X, where f gives X the gram norm of 1.
+template <class T, class Space>
+Matrix<T, Space> first_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulz& ns,
+                                  const NewtonSchulzScratch<T, Space>& scratch) {
+  const NewtonSchulzStep& step = ns.steps.front();
+  gemm.template symmetric<T, T>(Op::none, 1, scratch.x, 0, scratch.gram);
+  gram_norm_factor<T, Space>(exec, ns, scratch.gram, scratch.inverse, scratch.sums, scratch.factor);
+  if (step.c != 0) gemm.template symmetric<T, T>(Op::none, 1, scratch.gram, 0, scratch.square);
+  form_polynomial<T, Space>(exec, step, scratch.gram, scratch.factor, scratch.square);
+  return scratch.square;
+}
+
+template <class T, class Space>
+Matrix<T, Space> plain_newton_schulz(const Space& exec, Gemm<Space>& gemm, const NewtonSchulz& ns,
+                                     const NewtonSchulzScratch<T, Space>& scratch) {
+  Matrix<T, Space> x = scratch.x, y = scratch.y;
+  for (std::size_t i = 0; i < ns.steps.size(); ++i) {
+    const Matrix<const T, Space> p = i == 0 && ns.gram_norm
+                                         ? first_polynomial<T>(exec, gemm, ns, scratch)
+                                         : polynomial<T>(exec, gemm, ns.steps[i], x, scratch.gram, scratch.square);
+    gemm.template operator()<T, T>(Op::none, Op::none, 1, p, x, 0, y);
+    std::swap(x, y);
+  }
+  return x;
 }
 
 }  // namespace
@@ -76,15 +163,13 @@ Matrix<const T, Space> newton_schulz(const Space& exec, Gemm<Space>& gemm, Works
                       squares.extent(0) == chunk_count(rows * cols),
                   "{} x {}: vectors of {} and {}, {} chunk sums", rows, cols, u.x.extent(0), u.y.extent(0),
                   squares.extent(0));
-  const NewtonSchulzScratch<T, Space> scratch(workspace, rows, cols);
-  Matrix<T, Space> x = scratch.x, y = scratch.y;
-  if (x.size() == 0) return x;
-  normalize(exec, ns, u, rows, cols, squares, scratch.inverse, x);
-  for (const NewtonSchulzStep& step : ns.steps) {
-    const Matrix<const T, Space> p = polynomial<T>(exec, gemm, step, x, scratch.gram, scratch.square);
-    gemm.template operator()<T, T>(Op::none, Op::none, 1, p, x, 0, y);
-    std::swap(x, y);
-  }
+  const NewtonSchulzScratch<T, Space> scratch(workspace, ns, rows, cols);
+  if (scratch.x.size() == 0) return scratch.x;
+  normalize<T, Space>(exec, ns, u, rows, cols, squares, scratch);
+  const bool gram = takes_gram_form(ns, scratch.x.extent(0), scratch.x.extent(1));
+  const Matrix<T, Space> x = gram ? gram_newton_schulz<T, Space>(exec, gemm, ns, scratch)
+                                  : plain_newton_schulz<T, Space>(exec, gemm, ns, scratch);
+  if (ns.snap) snap_norm<T, Space>(exec, x, scratch.sums, scratch.factor);
   return x;
 }
 
@@ -125,11 +210,11 @@ void orthogonalize(const Space& exec, Gemm<Space>& gemm, Workspace<Space>& works
 }
 
 template <class Space>
-void declare_orthogonalize(Workspace<Space>& workspace, std::size_t rows, std::size_t cols) {
+void declare_orthogonalize(Workspace<Space>& workspace, std::size_t rows, std::size_t cols, const NewtonSchulz& ns) {
   const auto frame = workspace.frame();
   const SumScratch<Space> squares(workspace, rows * cols);
-  declare<NewtonSchulzScratch<float, Space>>(workspace, rows, cols);
-  declare<NewtonSchulzScratch<bf16, Space>>(workspace, rows, cols);
+  declare<NewtonSchulzScratch<float, Space>>(workspace, ns, rows, cols);
+  declare<NewtonSchulzScratch<bf16, Space>>(workspace, ns, rows, cols);
 }
 
 #define SESTINA_NEWTON_SCHULZ_TYPE(Space, T)                                                                     \
@@ -143,7 +228,7 @@ void declare_orthogonalize(Workspace<Space>& workspace, std::size_t rows, std::s
                                         Vector<float, Space>, Vector<double, Space>);                          \
   template void orthogonalize<Space>(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool, \
                                      Matrix<const float, Space>, Matrix<float, Space>);                        \
-  template void declare_orthogonalize<Space>(Workspace<Space>&, std::size_t, std::size_t);
+  template void declare_orthogonalize<Space>(Workspace<Space>&, std::size_t, std::size_t, const NewtonSchulz&);
 SESTINA_INSTANTIATE_LANES(SESTINA_NEWTON_SCHULZ)
 
 }  // namespace sestina

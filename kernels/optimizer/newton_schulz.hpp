@@ -4,22 +4,17 @@
 // in float, the norm in double over fixed chunks. newton_schulz_step.hpp keeps the obvious loops next to it.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
-#include <span>
 
 #include "kernels/blas/gemm.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/optimizer/newton_schulz_step.hpp"
 
 namespace sestina {
-
-struct NewtonSchulz {
-  std::span<const NewtonSchulzStep> steps;
-  double eps = 1e-7;
-  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
-};
 
 // The vector p x + q y (n), formed where it is read. With p = 0, x is not read and may be empty.
 template <class Space>
@@ -28,10 +23,15 @@ struct Blend {
   float p = 0, q = 1;
 };
 
-// The momentum of Muon in one pass: M = keep M + gain G, and the squares of u = p G + q M summed by chunks.
+// The momentum of Muon in one pass: M = keep M + gain G, and the squares of u = p G + q M summed by chunks. `clip` is
+// the factor of the gradient.
 struct MomentumStep {
   float keep = 0, gain = 0, p = 0, q = 0;
 };
+inline MomentumStep momentum_step(const MomentumRule& rule, double clip) {
+  return {static_cast<float>(rule.keep), static_cast<float>(clip * rule.gain), static_cast<float>(clip * rule.p),
+          static_cast<float>(rule.q)};
+}
 template <class Space>
 void advance_momentum(const Space&, const MomentumStep&, Vector<const float, Space> gradient,
                       Vector<float, Space> momentum, Vector<double, Space> squares);
@@ -43,25 +43,50 @@ template <class T, class Space>
 Matrix<const T, Space> newton_schulz(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&,
                                      const Blend<Space>& u, std::size_t rows, std::size_t cols,
                                      Vector<const double, Space> squares);
-// Memory that newton_schulz takes; the chunk sums are the caller's.
+// Memory that newton_schulz takes; the chunk sums are the caller's. What the form or a key does not need is (0, 0).
 template <class T, class Space>
 struct NewtonSchulzScratch {
-  NewtonSchulzScratch(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
-      : x(workspace.template take<T>(std::min(rows, cols), std::max(rows, cols))),
-        y(workspace.template take<T>(x.extent(0), x.extent(1))),
-        gram(workspace.template take<T>(x.extent(0), x.extent(0))),
-        square(workspace.template take<T>(x.extent(0), x.extent(0))),
-        inverse(workspace.template take<float>(1)) {}
+  NewtonSchulzScratch(Workspace<Space>& workspace, const NewtonSchulz& ns, std::size_t rows, std::size_t cols) {
+    const std::size_t s = std::min(rows, cols), l = std::max(rows, cols);
+    x = workspace.template take<T>(s, l);
+    y = workspace.template take<T>(s, l);
+    if (takes_gram_form(ns, s, l)) {
+      for (Matrix<float, Space>& part : parts) part = workspace.template take<float>(s, s);
+    } else {
+      gram = workspace.template take<T>(s, s);
+      square = workspace.template take<T>(s, s);
+    }
+    inverse = workspace.template take<float>(1);
+    if (ns.gram_norm || ns.snap) {
+      sums = workspace.template take<double>(chunk_count(ns.snap ? s * l : s * s));
+      factor = workspace.template take<float>(1);
+    }
+    if (!ns.equal_rows) return;
+    row_squares = workspace.template take<double>(rows);
+    row_factors = workspace.template take<float>(rows);
+  }
   Matrix<T, Space> x, y, gram, square;
-  Vector<float, Space> inverse;
+  std::array<Matrix<float, Space>, 5> parts;  // of the gram form
+  Vector<float, Space> inverse, factor, row_factors;
+  Vector<double, Space> sums, row_squares;
 };
+// Takes the most that newton_schulz takes in either precision, or in bf16 alone; held until the caller's frame ends.
+template <class Space>
+void take_newton_schulz(Workspace<Space>& workspace, const NewtonSchulz& ns, bool in_bf16, std::size_t rows,
+                        std::size_t cols) {
+  if (in_bf16)
+    NewtonSchulzScratch<bf16, Space>(workspace, ns, rows, cols);
+  else
+    NewtonSchulzScratch<float, Space>(workspace, ns, rows, cols);
+}
 
 // Sets output (m, n) to Newton-Schulz of input (m, n), both without padding; in_bf16: products and storage in bf16.
 template <class Space>
 void orthogonalize(const Space&, Gemm<Space>&, Workspace<Space>&, const NewtonSchulz&, bool in_bf16,
                    Matrix<const float, Space> input, Matrix<float, Space> output);
 template <class Space>
-void declare_orthogonalize(Workspace<Space>&, std::size_t rows, std::size_t cols);  // in either precision
+void declare_orthogonalize(Workspace<Space>&, std::size_t rows, std::size_t cols,
+                           const NewtonSchulz& = {});  // in either precision
 
 // Newton-Schulz iteration of a matrix whose rows, or columns, are sharded over several ranks. Shards stay where they
 // lie: the Gram matrix whose sum runs over the cut side, X^T X where rows are cut and X X^T where columns are, is the
@@ -105,7 +130,13 @@ struct NewtonSchulzShardScratch {
   Vector<double, Space> total;
 };
 
-// The pieces that both newton_schulz.cpp (a whole matrix) and newton_schulz_shard.cpp (shards) use.
+// The gram form of the iteration on X, which lies normalised in scratch.x (newton_schulz_gram.cpp). Returns the result,
+// in scratch.x or scratch.y.
+template <class T, class Space>
+Matrix<T, Space> gram_newton_schulz(const Space&, Gemm<Space>&, const NewtonSchulz&,
+                                    const NewtonSchulzScratch<T, Space>&);
+
+// The pieces that newton_schulz.cpp (a whole matrix), newton_schulz_gram.cpp and newton_schulz_shard.cpp (shards) use.
 
 // Returns the factor by which u is multiplied. Zero stays zero also without eps.
 KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) {
@@ -147,6 +178,51 @@ static void copy_gram(const Space& exec, Matrix<const T, Space> from, Matrix<T, 
       "ns_copy", Kokkos::RangePolicy<Space>(exec, 0, (n + length - 1) / length), KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t end = Kokkos::min(n, (piece + 1) * length);
         for (std::size_t i = piece * length; i < end; ++i) target[i] = source[i];
+      });
+}
+
+// Sets factor(0) = f to the factor that gives X, already times inverse(0), the norm ||X X^T||^(1/2) of 1, from the Gram
+// matrix A = X X^T; sums is scratch. Zero stays zero.
+template <class T, class Space>
+static void gram_norm_factor(const Space& exec, const NewtonSchulz& ns, Matrix<const T, Space> gram,
+                             Vector<const float, Space> inverse, Vector<double, Space> sums,
+                             Vector<float, Space> factor) {
+  const T* a = gram.data();
+  const std::size_t n = gram.size();
+  const double eps = ns.eps;
+  const bool add = ns.norm == NewtonSchulzNorm::add;
+  sum_pieces(
+      "ns_gram_squares", exec, n, reduce_chunk, sums, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+        return lane_sum(count, [=](std::size_t i) { return square(a[begin + i]); });
+      });
+  sum_all(
+      "ns_gram_norm", exec, chunk_count(n), KOKKOS_LAMBDA(std::size_t i) { return sums(i); },
+      KOKKOS_LAMBDA(double sum) {
+        factor(0) = sum > 0 ? inverse_norm(Kokkos::sqrt(sum), eps * static_cast<double>(inverse(0)), add) : 1.0f;
+      });
+}
+
+// Sets p = f (a I + b f^2 A + c f^4 S) for the step of f X from A = X X^T, with S = A^2 in p, which is not read where
+// c = 0. factor (1) holds f; (0): it is 1.
+template <class T, class Space>
+static void form_polynomial(const Space& exec, const NewtonSchulzStep& step, Matrix<const T, Space> gram,
+                            Vector<const float, Space> factor, Matrix<T, Space> p) {
+  const double a = step.a, b = step.b, c = step.c;
+  const bool has_factor = factor.extent(0) != 0;
+  const std::size_t d = p.extent(0);
+  const T* first = gram.data();
+  T* to = p.data();
+  // The sums of three are in double: however they are ordered, they are the same float.
+  for_elements(
+      "ns_polynomial", exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        const double f = has_factor ? static_cast<double>(factor(0)) : 1.0, cube = f * f * f;
+        const double linear = b * cube, squared = c * cube * f * f;
+        for (std::size_t j = begin; j < end; ++j) {
+          const std::size_t at = i * d + j;
+          double value = linear * static_cast<double>(static_cast<float>(first[at])) + (i == j ? a * f : 0.0);
+          if (c != 0) value += squared * static_cast<double>(static_cast<float>(to[at]));
+          to[at] = T(static_cast<float>(value));
+        }
       });
 }
 

@@ -188,7 +188,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   homes_.update(optimizer, t, factor, gradient_scale, trace_);
   if (sharded_) {
     const TraceSpan span(trace_, "sharded matrices");
-    sharded_->step(exec_, factor, gradient_scale);
+    sharded_->step(exec_, t, factor, gradient_scale);
   }
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();

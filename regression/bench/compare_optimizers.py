@@ -30,6 +30,7 @@ OPTIMIZERS = {
     "adamuon": (["optimizer.kind=adamuon"], (3e-3, 1e-2, 3e-2)),
     "shampoo": (["optimizer.kind=shampoo"], (1e-3, 3e-3, 1e-2)),
     "soap": (["optimizer.kind=soap"], (3e-3, 1e-2, 3e-2)),
+    "soap-muon": (["optimizer.kind=soap-muon", "optimizer.scale=match_rms_adamw"], (3e-3, 1e-2, 3e-2)),
     "kl-shampoo": (["optimizer.kind=kl-shampoo"], (1e-2, 3e-2, 1e-1)),
     "kl-soap": (["optimizer.kind=kl-soap"], (3e-3, 1e-2, 3e-2)),
     "basis-rotation": (["optimizer.kind=basis-rotation", "optimizer.factor_beta=0.95"], (3e-3, 1e-2, 3e-2)),

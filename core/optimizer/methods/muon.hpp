@@ -1,31 +1,16 @@
 // Muon (K. Jordan et al., 2024) and the two relatives that follow it up with a second moment of the orthogonalised
-// direction, NorMuon and AdaMuon: the published coefficients of Newton-Schulz, the keys that they share, and the
-// three. No Kokkos.
+// direction, NorMuon and AdaMuon: the keys that they share, and the three. No Kokkos.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/deck/kinds.hpp"
-#include "kernels/optimizer/newton_schulz_step.hpp"
+#include "kernels/optimizer/newton_schulz_sets.hpp"
 
 namespace sestina {
-
-// Newton-Schulz iteration has published sets of coefficients, known by name; a set says what happens when more or fewer
-// steps are asked for than it has.
-
-// Returns the names of the sets; the first is the default.
-const std::vector<std::string>& newton_schulz_set_names();
-
-// Returns the number of steps of a set that can be used with no other number.
-std::optional<std::int64_t> only_newton_schulz_steps(std::string_view set);
-
-// Returns `steps` steps of the set, 0: as many as it is usually run with. With more steps than entries a set whose last
-// entry holds singular values at 1 repeats that one; the others start again. Throws Error(bad_deck) for cubic5, which
-// is 5 steps and nothing else.
-std::vector<NewtonSchulzStep> newton_schulz_steps(std::string_view set, std::int64_t steps);
 
 // The keys that Muon, NorMuon and AdaMuon share, up to Newton-Schulz, and their meaning for a matrix of a given shape.
 struct MuonOptions {
@@ -33,10 +18,14 @@ struct MuonOptions {
   enum class Form : std::uint8_t { ema, sum } momentum_form = Form::ema;
   bool nesterov = true;
   std::string ns_set = newton_schulz_set_names().front();
-  std::int64_t ns_steps = 0;  // 0: as many as the set is usually run with
+  std::int64_t ns_steps = 0;                           // 0: as many as the set is usually run with
+  std::vector<std::array<double, 3>> ns_coefficients;  // a step in each row, in the place of a set; empty: the set
   enum class Precision : std::uint8_t { automatic, fp32, bf16 } ns_precision = Precision::automatic;
   double ns_eps = 1e-7;
   NewtonSchulzNorm ns_normalize = NewtonSchulzNorm::max;
+  NewtonSchulzForm ns_form = NewtonSchulzForm::plain;
+  enum class Norm : std::uint8_t { frobenius, gram } ns_norm = Norm::frobenius;
+  bool row_equilibration = false, norm_snap = false;
   // Factors of a matrix m x n, as the sources call them: "original" and "shape_scaling" are one (Muon, Megatron),
   // "match_rms_adamw" gives the RMS of an AdamW update (Moonlight, arXiv 2502.16982).
   enum class Scale : std::uint8_t { match_rms_adamw, original, shape_scaling, spectral, unit_rms_norm };
@@ -46,16 +35,37 @@ struct MuonOptions {
   void fields(OptionFields&);
 };
 
-// The rule for gradient G and momentum M: M = keep M + gain G, u = p G + q M, direction scale * NS(u) (Newton-Schulz).
+// The rule of a matrix: the momentum, then scale * NS(u) (Newton-Schulz).
 struct MuonRule {
-  double keep = 0, gain = 0, p = 0, q = 0;
+  double momentum = 0;
+  MuonOptions::Form form = MuonOptions::Form::ema;
+  bool nesterov = false;
   std::vector<NewtonSchulzStep> steps;
-  double ns_eps = 0;
-  NewtonSchulzNorm norm = NewtonSchulzNorm::max;
+  NewtonSchulz numbers;  // without its steps
   MuonOptions::Precision precision = MuonOptions::Precision::automatic;
   double scale = 1;
+
+  // Returns the factors with this momentum, or with the rule's own.
+  MomentumRule factors(std::optional<double> scheduled) const;
+  // Returns the iteration; it refers to the steps of this.
+  NewtonSchulz newton_schulz() const {
+    NewtonSchulz ns = numbers;
+    ns.steps = steps;
+    return ns;
+  }
+  // Returns whether products are in bf16: where the model is computed in bf16, unless the deck says otherwise.
+  bool in_bf16(bool computes_bf16) const {
+    using Precision = MuonOptions::Precision;
+    return precision == Precision::bf16 || (precision == Precision::automatic && computes_bf16);
+  }
 };
 MuonRule muon_rule(const MuonOptions&, std::size_t rows, std::size_t cols);
+
+// Returns the steps that the options ask for.
+std::vector<NewtonSchulzStep> newton_schulz_steps(const MuonOptions&);
+// Collects errors where keys of Newton-Schulz contradict one another, or cannot be had of shards; decides on an
+// automatic form where products are in bf16: plain, as the products that the gram form adds would be in fp32.
+void check_newton_schulz(Deck&, const Options&, MuonOptions&);
 
 // Returns the FLOPs of the iterations that the options ask for; the first of their three products and the second are
 // symmetric.

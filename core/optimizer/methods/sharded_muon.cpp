@@ -11,7 +11,7 @@ template <class Exec, class T>
 ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                                   const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
                                   double* nonfinite)
-    : gemm_(exec, deterministic), nonfinite_(nonfinite) {
+    : gemm_(exec, deterministic), schedule_(options.schedule), nonfinite_(nonfinite) {
   std::size_t elements = 0;
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
@@ -37,16 +37,9 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
            [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
 }
 
-// Returns whether products are in bf16: as in Muon, where the model is computed in bf16, unless the deck says
-// otherwise.
-static bool is_bf16(const MuonRule& rule, bool computes_bf16) {
-  using Precision = MuonOptions::Precision;
-  return rule.precision == Precision::bf16 || (rule.precision == Precision::automatic && computes_bf16);
-}
-
 template <class Exec, class T>
 bool ShardedMuon<Exec, T>::Shard::in_bf16() const {
-  return is_bf16(rule, std::is_same_v<T, bf16>);
+  return rule.in_bf16(std::is_same_v<T, bf16>);
 }
 
 template <class Space>
@@ -71,38 +64,37 @@ std::size_t ShardedMuon<Exec, T>::scratch() const {
 std::size_t host_shard_scratch(const MatrixOptions& options, std::int64_t rows, std::int64_t cols, bool cut_rows,
                                bool computes_bf16) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
-  const bool in_bf16 = is_bf16(muon_rule(options.as<MuonOptions>(), m, n), computes_bf16);
+  const bool in_bf16 = muon_rule(options.as<MuonOptions>(), m, n).in_bf16(computes_bf16);
   return bytes_taken<Host>([&](Workspace<Host>& counter) {
     declare_shard<Host>(counter, m, n, cut_rows ? CutSide::rows : CutSide::cols, in_bf16);
   });
 }
 
 template <class Exec, class T>
-void ShardedMuon<Exec, T>::step(const Exec& exec, double factor, double gradient_scale) {
+void ShardedMuon<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+  const std::optional<double> momentum = schedule_.momentum_at(t);
   for (Shard& shard : shards_) {
     const double lr = factor * shard.rates.lr;
+    const MomentumStep now = momentum_step(shard.rule.factors(momentum), gradient_scale);
     if (shard.in_bf16())
-      step_as<bf16>(exec, shard, lr, gradient_scale);
+      step_as<bf16>(exec, shard, lr, now);
     else
-      step_as<float>(exec, shard, lr, gradient_scale);
+      step_as<float>(exec, shard, lr, now);
   }
 }
 
 template <class Exec, class T>
 template <class P>
-void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, double gradient_scale) {
+void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, const MomentumStep& now) {
   const auto frame = workspace_.frame();
   const OwnedTensor<Exec, T>& tensor = shard.tensor;
   const MuonRule& rule = shard.rule;
   const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
   const Vector<double, Exec> squares = SumScratch<Exec>(workspace_, m * n).chunks;
-  const float p = static_cast<float>(gradient_scale * rule.p), q = static_cast<float>(rule.q);
-  advance_momentum<Exec>(exec, {static_cast<float>(rule.keep), static_cast<float>(gradient_scale * rule.gain), p, q},
-                         tensor.gradient, shard.momentum, squares);
-  const NewtonSchulz ns = {rule.steps, rule.ns_eps, rule.norm};
-  const Matrix<const P, Exec> direction =
-      newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, ns, {tensor.gradient, shard.momentum, p, q}, m, n,
-                                   shard.cut, squares, tensor.counted, sums_);
+  advance_momentum<Exec>(exec, now, tensor.gradient, shard.momentum, squares);
+  const Matrix<const P, Exec> direction = newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, rule.newton_schulz(),
+                                                                       {tensor.gradient, shard.momentum, now.p, now.q},
+                                                                       m, n, shard.cut, squares, tensor.counted, sums_);
   const WeightMove move = {lr, rule.scale, shard.rates.weight_decay, true, nonfinite_};
   Vector<bf16, Exec> weight;
   if constexpr (std::is_same_v<T, bf16>) weight = tensor.weight;

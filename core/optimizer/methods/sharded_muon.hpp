@@ -22,9 +22,9 @@ class ShardedMuon {
   ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
               bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
 
-  // Makes one update with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks
-  // of the group must call it together.
-  void step(const Exec&, double factor, double gradient_scale);
+  // Makes update t with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks of
+  // the group must call it together.
+  void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
 
   std::vector<StateField> state() const;  // "/optimizer/<HF name>/momentum", slabs
   std::size_t state_bytes() const;
@@ -42,13 +42,14 @@ class ShardedMuon {
   };
   std::size_t scratch() const;  // bytes that the largest shard takes
   template <class P>
-  void step_as(const Exec&, Shard&, double lr, double gradient_scale);
+  void step_as(const Exec&, Shard&, double lr, const MomentumStep&);
 
   std::vector<Shard> shards_;
   Kokkos::View<float*, typename Exec::memory_space> momentum_;  // momentum of all shards
   Gemm<Exec> gemm_;
   Workspace<Exec> workspace_;
   ShardSums<Exec> sums_;
+  UpdateSchedule schedule_;
   double* nonfinite_;
 };
 

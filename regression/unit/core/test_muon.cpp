@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "core/optimizer/base/matrix_optimizer.hpp"
 #include "core/optimizer/methods/muon.hpp"
@@ -87,9 +88,11 @@ struct Reference {
   const MatrixOptions& options;
   std::size_t m, n;
   std::vector<double> weight, momentum = std::vector<double>(m * n), second = std::vector<double>(m * n);
+  std::vector<NewtonSchulzStep> own_steps = {};  // ns_coefficients; empty: ns_set
 
-  void step(const std::vector<float>& gradient, double lr, double weight_decay, double clip) {
-    const double mu = number_of(options, "momentum");
+  void step(const std::vector<float>& gradient, double lr, double weight_decay, double clip,
+            std::optional<double> scheduled = {}) {
+    const double mu = scheduled.value_or(number_of(options, "momentum"));
     const bool ema = word_of(options, "momentum_form") == "ema", nesterov = (number_of(options, "nesterov") != 0);
     std::vector<double> u(m * n);
     for (std::size_t i = 0; i < u.size(); ++i) {
@@ -99,9 +102,15 @@ struct Reference {
       u[i] = nesterov ? ahead : momentum[i];
     }
     const auto norm = word_of(options, "ns_normalize") == "add" ? NewtonSchulzNorm::add : NewtonSchulzNorm::max;
-    newton_schulz_plain(
-        newton_schulz_steps(word_of(options, "ns_set"), static_cast<std::int64_t>(number_of(options, "ns_steps"))),
-        number_of(options, "ns_eps"), norm, m, n, u);
+    const auto steps =
+        own_steps.empty()
+            ? newton_schulz_steps(word_of(options, "ns_set"), static_cast<std::int64_t>(number_of(options, "ns_steps")))
+            : own_steps;
+    NewtonSchulz ns = {steps, number_of(options, "ns_eps"), norm};
+    ns.gram_norm = word_of(options, "ns_norm") == "gram";
+    ns.equal_rows = number_of(options, "row_equilibration") != 0;
+    ns.snap = number_of(options, "norm_snap") != 0;
+    newton_schulz_plain(ns, m, n, u);
     if (options.kind != "muon") adapt(u);
     const double scale = number_of(options, "extra_scale") * shape_scale(word_of(options, "scale"));
     for (std::size_t i = 0; i < u.size(); ++i) weight[i] = (1 - lr * weight_decay) * weight[i] - lr * scale * u[i];
@@ -162,14 +171,15 @@ struct MuonRig {
         rounded_there(m, n) {
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(normal(1, i));
   }
-  void step(std::int64_t t, double lr = 0.1, double weight_decay = 0.1, double clip = 1) {
+  void step(std::int64_t t, double lr = 0.1, double weight_decay = 0.1, double clip = 1,
+            std::optional<double> momentum = {}) {
     for (std::size_t i = 0; i < gradient.size(); ++i)
       gradient[i] = static_cast<float>(normal(static_cast<std::uint64_t>(t) + 7, i));
     set_values(gradient_there.matrix(), array(gradient));
     set_values(weight_there.matrix(), array(weight));
     OwnedMatrix<Space> matrix{"w", gradient_there.read(), weight_there.matrix(), {}};
     if (with_rounded) matrix.weight = rounded_there.matrix();
-    optimizer->step(stream, {t, lr, weight_decay, clip}, matrix);
+    optimizer->step(stream, {t, lr, weight_decay, clip, momentum}, matrix);
     const Array moved = weight_there.get();
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(moved.values[i]);
   }
@@ -189,15 +199,20 @@ struct MuonRig {
 };
 
 // Five steps of 5 iterations in float, each of which may amplify what came before by its largest slope (about 3.4 where
-// a singular value is small); measured errors are 30 times smaller.
+// a singular value is small); measured errors are 30 times smaller. own_steps: those of the key ns_coefficients;
+// schedule: the momentum of each update.
 template <class Space>
-void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
+void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n,
+                 const std::vector<NewtonSchulzStep>& own_steps = {}, const std::vector<double>& schedule = {}) {
   MuonRig<Space> rig(options, m, n);
   Reference reference{options, m, n, {rig.weight.begin(), rig.weight.end()}};
+  reference.own_steps = own_steps;
   const double tolerance = 300 * double(m + n) * std::numeric_limits<float>::epsilon();
   for (std::int64_t t = 1; t <= 5; ++t) {
-    rig.step(t, 0.1, 0.1, 0.5);
-    reference.step(rig.gradient, 0.1, 0.1, 0.5);
+    std::optional<double> momentum;
+    if (!schedule.empty()) momentum = schedule[static_cast<std::size_t>(t - 1)];
+    rig.step(t, 0.1, 0.1, 0.5, momentum);
+    reference.step(rig.gradient, 0.1, 0.1, 0.5, momentum);
     double squares = 0, error = 0;
     for (std::size_t i = 0; i < m * n; ++i) {
       squares += reference.weight[i] * reference.weight[i];
@@ -210,6 +225,8 @@ void expect_rule(const MatrixOptions& options, std::size_t m, std::size_t n) {
 
 constexpr std::pair<std::size_t, std::size_t> muon_shapes[] = {{12, 8}, {8, 12}, {9, 9},   {33, 7},
                                                                {1, 16}, {16, 1}, {70, 40}, {40, 300}};
+
+constexpr std::pair<std::size_t, std::size_t> few_shapes[] = {{12, 8}, {8, 12}, {9, 9}, {33, 7}, {1, 16}};
 
 template <class Space>
 class Muon : public testing::Test {};
@@ -231,6 +248,62 @@ TYPED_TEST(Muon, FollowsItsRuleInEveryWording) {
     options.set("extra_scale", 0.5);
     expect_rule<TypeParam>(options, m, n);
   }
+}
+
+// Coefficients of the deck take the place of a set, as many as there are; one of them is a cubic step.
+TYPED_TEST(Muon, TakesCoefficientsOfTheDeck) {
+  const std::vector<NewtonSchulzStep> own = {{2, -1.5, 0.5}, {3.4445, -4.7750, 2.0315}, {1.5, -0.5, 0}};
+  for (const char* kind : {"muon", "normuon"}) {
+    MatrixOptions options = options_of(kind);
+    auto* muon = std::any_cast<MuonOptions>(&options.keys);
+    if (muon == nullptr) muon = std::any_cast<MuonMomentOptions>(&options.keys);
+    for (const auto& [a, b, c] : own) muon->ns_coefficients.push_back({a, b, c});
+    for (const auto& [m, n] : few_shapes) expect_rule<TypeParam>(options, m, n, own);
+    EXPECT_EQ(find_matrix_kind(kind)->newton_schulz(options), 3);
+    EXPECT_EQ(find_matrix_kind(kind)->work(options, 8, 12).update, 3 * 3 * 12 * 64 + 2 * 512);
+  }
+}
+
+// Balances and the norm by the first product, in both forms and with what follows the direction.
+TYPED_TEST(Muon, BalancesFollowTheirRules) {
+  for (const char* kind : {"muon", "normuon"})
+    for (const char* form : {"plain", "gram"})
+      for (const auto& [m, n] : few_shapes) {
+        MatrixOptions options = options_of(kind);
+        options.set("ns_form", form);
+        options.set("ns_norm", "gram");
+        options.set("row_equilibration", 1);
+        expect_rule<TypeParam>(options, m, n);
+        options.set("norm_snap", 1);
+        expect_rule<TypeParam>(options, m, n);
+      }
+}
+
+// The work is that of the form that is taken: five steps of 3 s^2 l + s^3, or by hand for l = 4 s.
+TEST(MuonWork, IsThatOfItsForm) {
+  MatrixOptions options = options_of("muon");
+  const auto work = [&](const char* form, std::int64_t rows, std::int64_t cols) {
+    options.set("ns_form", form);
+    return find_matrix_kind("muon")->work(options, rows, cols).update;
+  };
+  EXPECT_EQ(work("plain", 16, 64), 65 * 4096);
+  EXPECT_EQ(work("gram", 64, 16), 44 * 4096);
+  EXPECT_EQ(work("auto", 16, 64), 44 * 4096);
+  EXPECT_EQ(work("auto", 16, 16), 20 * 4096);
+  EXPECT_EQ(work("gram", 16, 16), 26 * 4096);
+}
+
+// The momentum of a schedule takes the place of the kind's own, in both forms, with and without Nesterov's step.
+TYPED_TEST(Muon, FollowsAMomentumSchedule) {
+  for (const char* kind : {"muon", "normuon", "adamuon"})
+    for (const char* form : {"ema", "sum"})
+      for (const double nesterov : {0.0, 1.0}) {
+        MatrixOptions options = options_of(kind);
+        options.set("momentum_form", form);
+        options.set("nesterov", nesterov);
+        if (options.has("eps")) options.set("eps", 0.01);
+        expect_rule<TypeParam>(options, 12, 8, {}, {0.85, 0.9, 0.95, 0.5, 0});
+      }
 }
 
 TYPED_TEST(Muon, NorMuonFollowsItsRule) {

@@ -1,5 +1,6 @@
 // Sections of the deck as structs: defaults, rules between keys, what this version refuses.
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/methods/muon.hpp"
 #include "regression/unit/core/keys_by_name.hpp"
 #include "regression/unit/core/options_rig.hpp"
 
@@ -105,6 +106,42 @@ TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
 }
 
+TEST(Options, OwnCoefficientsTakeThePlaceOfASet) {
+  const std::string muon = "[optimizer]\nkind = \"muon\"\n",
+                    own = "ns_coefficients = [[2, -1.5, 0.5], [1.5, -0.5, 0]]\n";
+  const auto steps = newton_schulz_steps(read(muon + own).optimizer.matrix->as<MuonOptions>());
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].a, 2);
+  EXPECT_EQ(steps[0].b, -1.5);
+  EXPECT_EQ(steps[1].c, 0);
+  EXPECT_EQ(newton_schulz_steps(read(muon + own + "ns_steps = 2\n").optimizer.matrix->as<MuonOptions>()).size(), 2u);
+  expect_error(muon + own + "ns_steps = 3\n", "optimizer.ns_steps: not with the 2 rows of ns_coefficients");
+  expect_error(muon + own + "ns_set = \"cans\"\n", "optimizer.ns_coefficients: in the place of a set");
+  expect_error(muon + "ns_coefficients = [[2, -1.5]]\n", "optimizer.ns_coefficients: ");
+  expect_error(muon + "ns_set = \"cubic5\"\nns_steps = 4\n", "optimizer.ns_steps: not with ns_set \"cubic5\"");
+  expect_error("[optimizer]\nkind = \"soap\"\n" + own, "optimizer.ns_coefficients: unknown key");
+}
+
+// The products that the gram form adds are in fp32.
+TEST(Options, AnAutomaticFormIsPlainInBf16) {
+  const auto form = [](const std::string& more) {
+    const std::string muon = "[optimizer]\nkind = \"muon\"\nns_form = \"auto\"\n";
+    return read(muon + more).optimizer.matrix->as<MuonOptions>().ns_form;
+  };
+  EXPECT_EQ(form(""), NewtonSchulzForm::automatic);
+  EXPECT_EQ(form("ns_precision = \"bf16\"\n"), NewtonSchulzForm::plain);
+  EXPECT_EQ(form("[train]\nprecision = \"bf16\"\n"), NewtonSchulzForm::plain);
+  EXPECT_EQ(form("ns_precision = \"fp32\"\n[train]\nprecision = \"bf16\"\n"), NewtonSchulzForm::automatic);
+}
+
+TEST(Options, ShardsOfMuonHaveNoBalances) {
+  const std::string muon = "[parallel]\ntp = 2\ntp_update = \"distributed\"\n[optimizer]\nkind = \"muon\"\n";
+  EXPECT_EQ(error_of(muon + "ns_form = \"auto\"\nns_coefficients = [[2, -1.5, 0.5]]\n"), "");
+  for (const std::string key :
+       {"ns_form = \"gram\"", "ns_norm = \"gram\"", "row_equilibration = true", "norm_snap = true"})
+    expect_error(muon + key + "\n", "optimizer." + key.substr(0, key.find(' ')) + ": needs the whole matrix");
+}
+
 TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n";
   EXPECT_FALSE(read(poet).model.linear.residual);
@@ -157,7 +194,7 @@ TEST(Options, TakesMatrixOptimizersOfPackedRotationsThatKeepThemSkew) {
   const std::string poet = "[model.linear]\nform = \"poet-x\"\nblock_size = 4\n",
                     by_adamw = "[[optimizer.group]]\nmatch = \"*/rotation_*\"\nkind = \"adamw\"\n";
   const auto kind = [&](const std::string& name) { return poet + "[optimizer]\nkind = \"" + name + "\"\n"; };
-  for (const std::string name : {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"}) {
+  for (const std::string name : {"muon", "shampoo", "soap", "soap-muon", "kl-shampoo", "kl-soap", "basis-rotation"}) {
     const Options o = read(kind(name));
     for (const TensorSpec& spec : tensor_specs(o.model))
       if (spec.skew_block > 0) {

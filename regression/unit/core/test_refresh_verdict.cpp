@@ -155,9 +155,10 @@ TYPED_TEST(RefreshVerdict, OptimizersMoveAsWithTheHost) {
     std::string kind;
     Words words;
   };
-  for (const Case& c : {Case{"soap", {}}, Case{"soap", {{"basis_refresh", "eigh"}}}, Case{"basis-rotation", {}},
-                        Case{"kl-soap", {}}, Case{"kl-shampoo", {}}, Case{"shampoo", {{"root", "eigh"}}},
-                        Case{"shampoo", {{"root", "qr"}}}, Case{"shampoo", {{"root", "newton"}}}}) {
+  for (const Case& c :
+       {Case{"soap", {}}, Case{"soap", {{"basis_refresh", "eigh"}}}, Case{"basis-rotation", {}}, Case{"soap-muon", {}},
+        Case{"kl-soap", {}}, Case{"kl-shampoo", {}}, Case{"shampoo", {{"root", "eigh"}}},
+        Case{"shampoo", {{"root", "qr"}}}, Case{"shampoo", {{"root", "newton"}}}}) {
     MatrixRig<Space> waited(c.kind, 13, 9, {}, c.words, 2), queued(c.kind, 13, 9, {}, c.words, 2);
     let_the_space_judge(queued.stream, 2);
     for (unsigned t = 1; t <= 9; ++t) {

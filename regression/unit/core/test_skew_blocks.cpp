@@ -100,7 +100,8 @@ MatrixOptions options_of(const std::string& kind, std::int64_t every = 3) {
   return options;
 }
 
-const std::vector<std::string> skew_kinds = {"muon", "shampoo", "soap", "kl-shampoo", "kl-soap", "basis-rotation"};
+const std::vector<std::string> skew_kinds = {"muon",       "shampoo", "soap",          "soap-muon",
+                                             "kl-shampoo", "kl-soap", "basis-rotation"};
 
 TEST(SkewBlocks, AreKnownOfTheseKinds) {
   for (const MatrixKind& kind : matrix_kinds()) {
@@ -110,6 +111,11 @@ TEST(SkewBlocks, AreKnownOfTheseKinds) {
   MatrixOptions soap = options_of("soap");
   soap.set("sides", "smaller");
   EXPECT_FALSE(find_matrix_kind("soap")->keeps_skew(soap));
+  for (const char* kind : {"muon", "soap-muon"}) {
+    MatrixOptions rows_alone = options_of(kind);
+    rows_alone.set("row_equilibration", 1);
+    EXPECT_FALSE(find_matrix_kind(kind)->keeps_skew(rows_alone)) << kind;
+  }
 }
 
 // The same bits as of the matrix by itself, which test_matrix_kinds.cpp and others know: unpacked, updated, packed.

@@ -153,6 +153,7 @@ TYPED_TEST(Soap, EveryBasisStaysOrthogonal) {
                                                   {"basis-rotation", {{"source", "1st"}}},
                                                   {"basis-rotation", {{"source", "1st"}, {"dialect", "release"}}},
                                                   {"kl-shampoo", {}},
+                                                  {"soap-muon", {}},
                                                   {"kl-soap", {}}})
     for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{33, 7}, {7, 33}, {12, 12}}) {
       MatrixRig<TypeParam> rig(kind, rows, cols, {}, words, 2);
@@ -254,7 +255,7 @@ TYPED_TEST(RotatedWorkspace, IsAsLargeAsItMustBe) {
   const auto run = [](auto&& rig) {
     for (unsigned t = 0; t < 6; ++t) rig.step(gradient_at(31, 12, t));
   };
-  for (const std::string kind : {"soap", "basis-rotation", "kl-shampoo", "kl-soap", "apollo"}) {
+  for (const std::string kind : {"soap", "soap-muon", "basis-rotation", "kl-shampoo", "kl-soap", "apollo"}) {
     EXPECT_NO_THROW(run(MatrixRig<TypeParam>(kind, 31, 12))) << kind;
     const Words words = kind == "apollo" ? Words{} : Words{{"basis_first", "svd"}};
     EXPECT_NO_THROW(run(MatrixRig<TypeParam>(kind, 31, 12, {}, words))) << kind;

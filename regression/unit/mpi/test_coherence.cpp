@@ -223,7 +223,7 @@ TEST(Coherence, FieldsThatLieInABasisAreNotAveraged) {
     EXPECT_TRUE(fields.contains("/optimizer/w0/" + field)) << kind << ' ' << field;
     return run.averaged["/optimizer/w0/" + field];
   };
-  for (const char* kind : {"soap", "kl-soap", "basis-rotation"})
+  for (const char* kind : {"soap", "kl-soap", "soap-muon", "basis-rotation"})
     for (const char* field : {"basis_left", "basis_right", "second_moment", "dispatched"})
       EXPECT_FALSE(averaged(kind, field)) << kind << ' ' << field;
   EXPECT_FALSE(averaged("kl-shampoo", "eigenvalue_left"));

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "kernels/base/random.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -249,6 +250,38 @@ OwnedTensor<Exec, float> shard_of(const TensorSpec& spec, CutSide cut, Vector<fl
   return tensor;
 }
 
+// A schedule of the momentum is followed: the bits are those of a kind that has that momentum.
+TYPED_TEST(ShardedMuon, FollowsAMomentumSchedule) {
+  const auto together = tensor_ranks<TypeParam>();
+  TensorGroup<TypeParam> group(*together);
+  const auto moved = [&](double momentum, bool scheduled) {
+    OptimizerOptions options = training_case("muon").options.optimizer;
+    if (scheduled)
+      options.schedule.momentum = {{1, momentum}, {2, momentum}};
+    else
+      options.matrix->set("momentum", momentum);
+    TensorSpec spec;
+    spec.name = "model.layers.0.mlp.down_proj.weight";
+    spec.rows = 4 * world().size();
+    spec.cols = 6;
+    const std::size_t n = 24;
+    const Kokkos::View<float*, typename TypeParam::memory_space> gradient("g", n), master("w", n);
+    const std::int64_t begin = 4 * world().rank();
+    sestina::ShardedMuon<TypeParam, float> muon(
+        TypeParam(), {shard_of<TypeParam>(spec, CutSide::rows, gradient, master, begin, begin + 4)}, options, true,
+        group);
+    for (std::int64_t t = 1; t <= 2; ++t) {
+      const auto host = Kokkos::create_mirror_view(gradient);
+      for (std::size_t i = 0; i < n; ++i) host(i) = static_cast<float>(normal(static_cast<std::uint64_t>(t), i));
+      Kokkos::deep_copy(gradient, host);
+      muon.step(TypeParam(), t, 1, 1);
+    }
+    return host_values<TypeParam>(master.data(), n);
+  };
+  EXPECT_EQ(moved(0.5, true), moved(0.5, false));
+  EXPECT_NE(moved(0.5, true), moved(0.95, true));
+}
+
 // Without a gradient there is no direction: the weights decay, and nothing is divided by zero.
 TYPED_TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
   const auto together = tensor_ranks<TypeParam>();
@@ -268,7 +301,7 @@ TYPED_TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
     Kokkos::deep_copy(master, 2.0f);
     sestina::ShardedMuon<TypeParam, float> muon(
         TypeParam(), {shard_of<TypeParam>(spec, cut, gradient, master, begin, end)}, options, true, group);
-    muon.step(TypeParam(), 0.5, 1.0);
+    muon.step(TypeParam(), 1, 0.5, 1.0);
     const double want = static_cast<float>(1 - 0.5 * options.lr * 0.1) * 2.0f;
     EXPECT_EQ(host_values<TypeParam>(master.data(), 21 * (end - begin)),
               std::vector<double>(21 * static_cast<std::size_t>(end - begin), want));

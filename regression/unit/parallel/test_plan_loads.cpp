@@ -32,7 +32,7 @@ double counted_products(const MatrixOptions& options, const TensorSpec& whole, c
   const Kokkos::View<double*, Kokkos::HostSpace> squares("squares", chunk_count(rows * cols));
   const ShardSums<Host> alone = {[](Vector<double, Host>) {}, [](Vector<float, Host>) {}};
   const auto frame = workspace.frame();
-  newton_schulz_shard<float, Host>(exec, gemm, workspace, {rule.steps, rule.ns_eps, rule.norm},
+  newton_schulz_shard<float, Host>(exec, gemm, workspace, rule.newton_schulz(),
                                    {{}, Vector<const float, Host>(u.data(), u.size())}, rows, cols, cut,
                                    Vector<const double, Host>(squares.data(), squares.size()), counted, alone);
   return gemm.take_count().flops;
@@ -120,7 +120,7 @@ TEST(PlanLoads, BlocksOfHeadsKeepTheirHeads) {
 
 // Seconds of the update are those of what runs in it: jobs of workers run next to it, and are counted there.
 TEST(PlanLoads, AsynchronousRefreshesAreChargedToTheirWorkers) {
-  for (const char* kind : {"soap", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
+  for (const char* kind : {"soap", "soap-muon", "shampoo", "kl-shampoo", "kl-soap", "basis-rotation", "galore"}) {
     Options options = plan_options(small_model(), kind, 3);
     options.machine = flop_by_flop;
     const auto loads = [&] {
