@@ -53,18 +53,11 @@ AdamWOptions read_element_options(Deck& deck, const std::string& at, ElementRule
 namespace {
 
 void refuse_norms(Deck& deck, const UpdateRules& rules, const std::string& kind) {
-  const std::pair<const char*, bool> keys[] = {{"hyperball", rules.hyperball},
-                                               {"relative_update", rules.relative_update},
-                                               {"update_floor", rules.update_floor > 0},
-                                               {"row_floor", rules.row_floor > 0},
-                                               {"max_update_rms", rules.max_update_rms > 0},
-                                               {"radial_brake", rules.radial_brake != 1},
-                                               {"radius_pin", rules.radius_pin}};
-  for (const auto& [key, on] : keys)
-    if (on)
+  for (const auto& [key, on] : rules_of(rules))
+    if (on && std::string_view(key) != "cautious")
       deck.error(fmt::format("optimizer.{}", key),
                  "needs norms of whole matrices, and kind = \"" + kind + "\" updates each element by itself",
-                 "no such key with this kind");
+                 "no such key with this kind; kind = \"adam\" is AdamW on whole matrices");
 }
 
 }  // namespace

@@ -28,9 +28,6 @@ std::optional<double> UpdateSchedule::momentum_at(std::int64_t t) const {
   return momentum.back()[1];
 }
 
-namespace {
-
-// Returns the keys of the rules, and whether each is on.
 std::array<std::pair<const char*, bool>, 9> rules_of(const UpdateRules& rules) {
   return {{{"hyperball", rules.hyperball},
            {"relative_update", rules.relative_update},
@@ -42,8 +39,6 @@ std::array<std::pair<const char*, bool>, 9> rules_of(const UpdateRules& rules) {
            {"radius_pin", rules.radius_pin},
            {"cautious", rules.cautious}}};
 }
-
-}  // namespace
 
 std::string key_of(const UpdateRules& rules) {
   for (const auto& [key, on] : rules_of(rules))

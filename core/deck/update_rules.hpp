@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/optimizer/update_rules.hpp"
@@ -30,6 +31,8 @@ struct UpdateSchedule {
 };
 
 UpdateRules read_update_rules(Deck&);
+// Returns the keys of the rules ("hyperball"), and whether each is on.
+std::array<std::pair<const char*, bool>, 9> rules_of(const UpdateRules&);
 // Returns the key of the first rule that is on, "optimizer.hyperball" for example; "": none is.
 std::string key_of(const UpdateRules&);
 // has_momentum: the kind has a key `momentum`, which the schedule replaces.
