@@ -283,5 +283,24 @@ TEST(ElementOptions, WhatARuleCannotDoIsRefusedWithTheReason) {
   EXPECT_EQ(read(lion + "cautious = true\ndecay_schedule = \"rate\"\n[train]\nema_tau = 10\n").train.ema_tau, 10);
 }
 
+// A group of matrices alone has no use for the numbers of the elementwise rule; with another tensor, or with a rule for
+// all of them, it has.
+TEST(ElementOptions, NumbersOfGroupsNeedATensorThatTheRuleUpdates) {
+  const auto problem = [](const std::string& kind, const std::string& match) {
+    Deck deck;
+    deck.add_text(
+        model + "[optimizer]\nkind = \"" + kind + "\"\n[[optimizer.group]]\nmatch = \"" + match + "\"\nbeta2 = 0.9\n",
+        "a.toml", "/folder");
+    const Options options = Options::read(deck);
+    require_matching_groups(deck, options);
+    return complaint(deck);
+  };
+  EXPECT_NE(problem("muon", "*q_proj*").find("optimizer.group.0.beta2: the group has only matrices"),
+            std::string::npos);
+  EXPECT_EQ(problem("muon", "*"), "");
+  EXPECT_EQ(problem("muon", "*norm*"), "");
+  EXPECT_EQ(problem("lion", "*q_proj*"), "");
+}
+
 }  // namespace
 }  // namespace sestina

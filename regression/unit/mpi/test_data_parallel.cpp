@@ -94,7 +94,9 @@ TYPED_TEST(DataParallelUneven, EveryOptimizerAgreesWithOneRank) {
     EXPECT_NEAR(a.loss[0], b.loss[0], 1e-12 * a.loss[0]) << kind;
     EXPECT_LT(largest_difference(a, b), allowed_drift(kind, 20).loss) << kind;
     EXPECT_LT(weight_difference(a, b), allowed_drift(kind, 20).weights) << kind;
-    EXPECT_NE(a.weights, b.weights) << kind << ": unaligned parts that change no bit are not what is tested here";
+    // Lion's sign may hide from the weights what is rounded in another order.
+    EXPECT_TRUE(a.weights != b.weights || a.norm != b.norm)
+        << kind << ": unaligned parts that change no bit are not what is tested here";
   }
 }
 

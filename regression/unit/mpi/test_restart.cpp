@@ -41,10 +41,12 @@ class SharedFolder {
   std::string path_;
 };
 
-// Kinds of optimizers, and forms of weights next to them.
+// Kinds of optimizers, and forms of weights and a mean of the weights next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
   const bool formed = kind == "lora" || kind == "poet-x";
-  TrainingCase run = training_case(formed ? "adamw" : kind);
+  const bool mean = kind == "ema";
+  TrainingCase run = training_case(formed ? "adamw" : mean ? "muon" : kind);
+  if (mean) run.options.train.ema_tau = 3;
   if (formed) {
     LinearOptions& linear = run.options.model.linear;
     linear.form = kind;
@@ -122,7 +124,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind_without_tp();
-  kinds.insert(kinds.end(), {"lora", "poet-x"});
+  kinds.insert(kinds.end(), {"lora", "poet-x", "ema"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};
