@@ -19,6 +19,7 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
     const bool coded = has_coded_moments(tensor.spec, options);
     places_.push_back(coded ? Place{true, codes, scales} : Place{false, numbers, 0});
     add_to_runs(tensor, places_.back(), rates_of(tensor.spec, options));
+    run_of_.push_back(runs_.size() - 1);
     const std::size_t n = tensor.gradient.size();
     if (!coded) {
       numbers += n;
@@ -97,7 +98,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
   step.beta2 = options_.beta2;
   step.gradient_scale = gradient_scale;
   step.nonfinite = nonfinite_;
-  for (const Run& run : runs_) {
+  for (Run& run : runs_) {
     const std::int64_t count = updates_of_state(run.tensor.spec, t);
     step.bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(count));
     step.bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(count));
@@ -112,6 +113,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     step.weight_decay = run.rates.weight_decay;
     if (count == 1 && t > 1) forget(exec, run);
     step_run(exec, step, run);
+    ++run.calls;
   }
 }
 
@@ -156,6 +158,15 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
     fields.push_back(block_field_of(tensor, path + "/second_moment_scales", moments.v_scale.data(), block));
   }
   return fields;
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> AdamW<Exec, T>::records() const {
+  std::vector<UpdateRecord> records;
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    records.push_back({tensors_[i].spec.name, "adamw", static_cast<std::int64_t>(tensors_[i].gradient.size()),
+                       runs_[run_of_[i]].calls, tensors_[i].saved});
+  return records;
 }
 
 #define SESTINA_ADAMW(Exec, T) template class AdamW<Exec, T>;

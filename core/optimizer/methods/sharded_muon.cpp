@@ -11,7 +11,7 @@ template <class Exec, class T>
 ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                                   const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
                                   double* nonfinite)
-    : gemm_(exec, deterministic), nonfinite_(nonfinite) {
+    : kind_(options.kind), gemm_(exec, deterministic), nonfinite_(nonfinite) {
   std::size_t elements = 0;
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
@@ -85,6 +85,7 @@ void ShardedMuon<Exec, T>::step(const Exec& exec, double factor, double gradient
       step_as<bf16>(exec, shard, lr, gradient_scale);
     else
       step_as<float>(exec, shard, lr, gradient_scale);
+    ++shard.calls;
   }
 }
 
@@ -116,6 +117,15 @@ std::vector<StateField> ShardedMuon<Exec, T>::state() const {
     fields.push_back(
         field_of(shard.tensor, "/optimizer/" + shard.tensor.spec.name + "/momentum", shard.momentum.data()));
   return fields;
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> ShardedMuon<Exec, T>::records() const {
+  std::vector<UpdateRecord> records;
+  for (const Shard& shard : shards_)
+    records.push_back(
+        {shard.tensor.spec.name, kind_, static_cast<std::int64_t>(shard.elements()), shard.calls, shard.tensor.saved});
+  return records;
 }
 
 template <class Exec, class T>

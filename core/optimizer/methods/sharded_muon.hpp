@@ -9,6 +9,7 @@
 #include "core/model/seams.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/update_record.hpp"
 #include "core/optimizer/methods/muon.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
@@ -26,7 +27,8 @@ class ShardedMuon {
   // of the group must call it together.
   void step(const Exec&, double factor, double gradient_scale);
 
-  std::vector<StateField> state() const;  // "/optimizer/<HF name>/momentum", slabs
+  std::vector<StateField> state() const;      // "/optimizer/<HF name>/momentum", slabs
+  std::vector<UpdateRecord> records() const;  // of each shard, without measures
   std::size_t state_bytes() const;
   std::int64_t sums_per_step() const;  // sums over the group
 
@@ -37,6 +39,7 @@ class ShardedMuon {
     TensorRates rates;
     CutSide cut = CutSide::rows;
     Vector<float, Exec> momentum;  // (elements)
+    std::int64_t calls = 0;        // updates made
     bool in_bf16() const;
     std::size_t elements() const { return tensor.master.extent(0); }
   };
@@ -44,6 +47,7 @@ class ShardedMuon {
   template <class P>
   void step_as(const Exec&, Shard&, double lr, double gradient_scale);
 
+  std::string kind_;
   std::vector<Shard> shards_;
   Kokkos::View<float*, typename Exec::memory_space> momentum_;  // momentum of all shards
   Gemm<Exec> gemm_;
