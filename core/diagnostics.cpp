@@ -12,11 +12,14 @@ namespace {
 // Power iterations per call; the start vector is that of the call before, so the estimate keeps improving.
 constexpr int power_iterations = 6;
 
+// Sets x = minuend - kept x; cautious: kept is 1 for an x that minuend is not nearer to zero than.
 template <class Exec, class A>
-void subtract(const Exec& exec, Vector<const A, Exec> minuend, Vector<A, Exec> x) {
+void subtract(const Exec& exec, Vector<const A, Exec> minuend, A kept, bool cautious, Vector<A, Exec> x) {
   Kokkos::parallel_for(
-      "sestina::subtract", Kokkos::RangePolicy<Exec>(exec, 0, x.size()),
-      KOKKOS_LAMBDA(const std::size_t i) { x(i) = minuend(i) - x(i); });
+      "sestina::subtract", Kokkos::RangePolicy<Exec>(exec, 0, x.size()), KOKKOS_LAMBDA(const std::size_t i) {
+        const A whole = minuend(i) - x(i);
+        x(i) = cautious && whole * x(i) >= 0 ? whole : minuend(i) - kept * x(i);
+      });
 }
 
 template <class Exec, class A>
@@ -29,19 +32,40 @@ void scale(const Exec& exec, A factor, Vector<A, Exec> x) {
 }  // namespace
 
 template <class Exec, class T>
-TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors)
-    : tensors_(tensors), gemm_(exec) {
-  std::size_t total = 0, right = 0, left = 0, largest = 0;
-  for (const auto& tensor : tensors_) {
+WeightsBefore<Exec, T>::WeightsBefore(const std::vector<OwnedTensor<Exec, T>>& tensors) {
+  std::size_t total = 0;
+  for (const auto& tensor : tensors) {
+    masters_.push_back(tensor.master);
     offset_.push_back(total);
-    right_offset_.push_back(right);
     total += tensor.master.size();
+  }
+  values_ = decltype(values_)(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::weights_before"), total);
+}
+
+template <class Exec, class T>
+void WeightsBefore<Exec, T>::keep(const Exec& exec) {
+  for (std::size_t i = 0; i < masters_.size(); ++i)
+    Kokkos::deep_copy(exec, Vector<Acc<T>, Exec>(values_.data() + offset_[i], masters_[i].size()), masters_[i]);
+}
+
+template <class Exec, class T>
+Vector<Acc<T>, Exec> WeightsBefore<Exec, T>::movement(const Exec& exec, std::size_t i, double decay, bool cautious) {
+  const Vector<Acc<T>, Exec> x(values_.data() + offset_[i], masters_[i].size());
+  subtract<Exec, Acc<T>>(exec, masters_[i], static_cast<Acc<T>>(1 - decay), cautious, x);
+  return x;
+}
+
+template <class Exec, class T>
+TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors)
+    : tensors_(tensors), before_(tensors), gemm_(exec) {
+  std::size_t right = 0, left = 0, largest = 0;
+  for (const auto& tensor : tensors_) {
+    right_offset_.push_back(right);
     right += static_cast<std::size_t>(tensor.spec.cols);
     left = std::max(left, static_cast<std::size_t>(tensor.spec.rows));
     largest = std::max(largest, tensor.master.size());
   }
   using Kokkos::view_alloc, Kokkos::WithoutInitializing;
-  previous_ = decltype(previous_)(view_alloc(WithoutInitializing, "sestina::previous_weights"), total);
   left_ = decltype(left_)(view_alloc(WithoutInitializing, "sestina::left_vector"), left);
   right_ = decltype(right_)(view_alloc(WithoutInitializing, "sestina::right_vectors"), right);
   const auto host = Kokkos::create_mirror_view(right_);
@@ -52,18 +76,10 @@ TensorDiagnostics<Exec, T>::TensorDiagnostics(const Exec& exec, const std::vecto
 }
 
 template <class Exec, class T>
-void TensorDiagnostics<Exec, T>::before_update(const Exec& exec) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i)
-    Kokkos::deep_copy(exec, Vector<Acc<T>, Exec>(previous_.data() + offset_[i], tensors_[i].master.size()),
-                      tensors_[i].master);
-}
-
-template <class Exec, class T>
 void TensorDiagnostics<Exec, T>::after_update(const Exec& exec, std::vector<Values>& values) {
   values.clear();
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const Vector<Acc<T>, Exec> master = tensors_[i].master, change(previous_.data() + offset_[i], master.size());
-    subtract<Exec, Acc<T>>(exec, master, change);
+    const Vector<Acc<T>, Exec> master = tensors_[i].master, change = before_.movement(exec, i);
     const double n = static_cast<double>(master.size()),
                  squares = sum_of_squares<Exec, Acc<T>>(exec, master, workspace_);
     const double update = std::sqrt(sum_of_squares<Exec, Acc<T>>(exec, change, workspace_) / n);
@@ -93,7 +109,9 @@ double TensorDiagnostics<Exec, T>::spectral_norm(const Exec& exec, std::size_t t
   return sigma;
 }
 
-#define SESTINA_DIAGNOSTICS(Exec, T) template class TensorDiagnostics<Exec, T>;
+#define SESTINA_DIAGNOSTICS(Exec, T)     \
+  template class WeightsBefore<Exec, T>; \
+  template class TensorDiagnostics<Exec, T>;
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_DIAGNOSTICS)
 
 }  // namespace sestina

@@ -85,6 +85,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
       batches_(training, options_, executor_.share()),
       training_(training),
       validation_(validation),
+      proof_(executor_.plan()),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
       told_(told_parts(options_.parallel, options_.optimizer)),
@@ -142,7 +143,9 @@ ExitCode Trainer::run() {
     const bool updated = outcome == StepOutcome::updated;  // else `due` was already asked at this step
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
-    if (evaluates || saves) finish_steps();
+    const bool measured = due(options_.metrics.updates_every), proves = measured || (updated && !proved_);
+    if (evaluates || saves || proves) finish_steps();
+    if (proves) prove_updates(measured);
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();

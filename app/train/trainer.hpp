@@ -13,6 +13,7 @@
 #include "app/train/run_trace.hpp"
 #include "app/train/step_report.hpp"
 #include "app/train/training_batches.hpp"
+#include "app/train/update_proof.hpp"
 #include "core/deck/options.hpp"
 #include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
@@ -84,6 +85,7 @@ class Trainer final {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
+  void prove_updates(bool due);   // after an update, with all steps finished; due: writes its lines; collective
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
   void report(const FinishedStep&);
@@ -110,6 +112,8 @@ class Trainer final {
   const SampleSet& training_;
   const SampleSet* validation_;
   std::unique_ptr<UpdateDiagnostics> diagnostics_;  // only with metrics.tensors_every, synchronous
+  UpdateProof proof_;
+  bool proved_ = false;  // every tensor gets the update that the deck asks for
   CheckpointWriter checkpoints_;
   StepReport report_;
   const ReportParts told_;  // parts of a step's report that all ranks are told

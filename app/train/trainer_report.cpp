@@ -96,6 +96,12 @@ void Trainer::note_refresh_failures() {
   refresh_failures_ = failures;
 }
 
+void Trainer::prove_updates(bool due) {
+  const RankRecords records = gather_records(runtime_.world(), executor_.runs());
+  proved_ = proved_ || proof_.require_asked(records);
+  if (due) metrics_.updates(step_, proof_.lines(records));
+}
+
 void Trainer::write_diagnostics() {
   std::vector<Metrics::TensorLine> lines;
   for (const UpdateDiagnostics::Tensor& tensor : diagnostics_->after_update())

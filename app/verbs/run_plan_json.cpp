@@ -7,6 +7,7 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/update_table.hpp"
 
 namespace sestina {
 namespace {
@@ -107,6 +108,20 @@ Json ownership_json(const RunPlan& run) {
   return out;
 }
 
+Json updates_json(const Plan& plan) {
+  Json rows = Json::array();
+  for (const UpdateRow& row : update_table(plan))
+    rows.push_back({{"pattern", row.pattern},
+                    {"tensors", row.tensors},
+                    {"shape", row.shape},
+                    {"rule", row.rule},
+                    {"split", row.split},
+                    {"owner", ranks_text(row.owners)},
+                    {"lr", row.lr},
+                    {"weight_decay", row.weight_decay}});
+  return rows;
+}
+
 // Returns the actions of one update of each rank, [what, stage, micro-batch, begin, end] in units of a forward pass.
 Json pipeline_json(const RunPlan& run) {
   static constexpr const char* words[] = {"forward", "backward", "backward_input", "backward_weight", "update"};
@@ -155,6 +170,7 @@ Json to_json(const RunPlan& run) {
   if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
   if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
+  out["updates"] = updates_json(plan);
   out.update(ownership_json(run));
   if (const CoherencePlan& coherence = plan.coherence; coherence.blocks > 0)
     out["coherence"] = {{"matrices", coherence.blocks},

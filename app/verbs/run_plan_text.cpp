@@ -7,6 +7,7 @@
 #include "core/layout/tensor_spec.hpp"
 #include "kernels/base/host_name.hpp"
 #include "parallel/plan/plan_collectives.hpp"
+#include "parallel/plan/update_table.hpp"
 
 namespace sestina {
 namespace {
@@ -161,6 +162,12 @@ void print_pipeline(const RunPlan& run) {
   fmt::print("\n");
 }
 
+void print_updates(const RunPlan& run) {
+  fmt::print("updates\n");
+  for (const std::string& line : table_lines(update_table(run.plan))) fmt::print("  {}\n", line);
+  fmt::print("\n");
+}
+
 void print_refreshes(const RunPlan& run) {
   if (!run.options.optimizer.refresh.automatic) return;
   if (run.refresh_periods)
@@ -296,6 +303,7 @@ void print_text(const RunPlan& run) {
   print_sizes(run);
   print_balance(run);
   print_pipeline(run);
+  print_updates(run);
   print_refreshes(run);
   print_collectives(run);
   print_workers(run);

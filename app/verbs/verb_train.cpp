@@ -33,6 +33,7 @@
 #include "io/store/digest.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
+#include "parallel/plan/update_table.hpp"
 #include "parallel/stage/make_stages.hpp"
 
 namespace fs = std::filesystem;
@@ -113,6 +114,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   const RunLine line = run_line(facts, runtime);
   for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
     spdlog::info("{}", text);  // other ranks log warnings alone
+  for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
   metrics.run(line);
   Trainer trainer(*stages, setup, runtime, *training, validation.get(), stop, metrics);
   runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself

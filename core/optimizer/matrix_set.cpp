@@ -44,7 +44,7 @@ class StreamSet : public MatrixSet<Exec> {
  public:
   StreamSet(const std::vector<Space>& spaces, const std::vector<int>& stream_of,
             const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting)
-      : options_(setting.options), stream_of_(stream_of) {
+      : options_(setting.options), stream_of_(stream_of), items_(items), calls_(items.size()) {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_stream<Space>(matrix));
@@ -178,6 +178,9 @@ class StreamSet : public MatrixSet<Exec> {
   }
   int streams() const override { return static_cast<int>(streams_.size()); }
   std::size_t size() const override { return matrices_.size(); }
+  const std::vector<MatrixItem<Exec>>& items() const override { return items_; }
+  const std::string& kind() const override { return options_.kind; }
+  const std::vector<std::int64_t>& calls() const override { return calls_; }
 
   std::vector<StateField> replica(std::size_t i) override {
     const RefreshPort<Space>* port = optimizers_[i]->port();
@@ -259,6 +262,7 @@ class StreamSet : public MatrixSet<Exec> {
           step_by_rules(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         else
           optimizers_[i]->step(streams_[stream], numbers, matrices_[i]);
+        ++calls_[i];
       }
   }
 
@@ -300,6 +304,8 @@ class StreamSet : public MatrixSet<Exec> {
 
   MatrixOptions options_;
   std::vector<int> stream_of_;
+  std::vector<MatrixItem<Exec>> items_;
+  std::vector<std::int64_t> calls_;
   std::vector<OwnedMatrix<Space>> matrices_;
   std::vector<TensorRates> rates_;
   std::vector<bool> saved_;

@@ -24,6 +24,7 @@ struct MatrixItem {
   std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see matrix_optimizer.hpp; 0: they
                                // are the matrix
   std::int64_t reset_every = 0, reset_phase = 0;                                    // see TensorSpec
+  std::string tensor = {};                                                          // HF name of the tensor it is of
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
 };
@@ -42,7 +43,10 @@ class MatrixSet {
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
   // Leaves out update number t; state that starts over before it still does.
   virtual void withhold(std::int64_t t) = 0;
-  virtual std::size_t size() const = 0;         // matrices
+  virtual std::size_t size() const = 0;  // matrices
+  virtual const std::vector<MatrixItem<Exec>>& items() const = 0;
+  virtual const std::string& kind() const = 0;
+  virtual const std::vector<std::int64_t>& calls() const = 0;  // of the optimizer of each matrix
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
   // Returns the seconds since the last call: waits and copies of the stream that spent most on each, workers of all.
   virtual RefreshSeconds take_refresh_seconds() = 0;
@@ -98,6 +102,7 @@ struct MatrixTensor {
   std::int64_t index = 0;
   bool saved = true;           // see TensorHolding
   std::int64_t row_begin = 0;  // first of the rows at hand: those of some of its matrices
+  std::string name = {};       // HF name of the whole tensor
 };
 
 // Adds the matrices of a tensor. gradient, master and weight (rows at hand, n); weight is empty where the master is
@@ -121,7 +126,7 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
                              {}};
     if (weight.size() > 0) matrix.weight = Matrix<bf16, Exec>(weight.data() + at, m, n);
     items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
-                     tensor.spec.reset_every, tensor.spec.reset_phase});
+                     tensor.spec.reset_every, tensor.spec.reset_phase, tensor.name});
   }
 }
 

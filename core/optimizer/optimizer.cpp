@@ -1,5 +1,7 @@
 #include "core/optimizer/optimizer.hpp"
 
+#include <algorithm>
+
 namespace sestina {
 namespace {
 
@@ -29,6 +31,7 @@ template <class Exec, class T>
 MatrixTensor matrix_tensor(const OwnedTensor<Exec, T>& tensor, const OptimizerOptions& options,
                            const MatrixIndex& index) {
   MatrixTensor matrix{tensor.spec, rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved};
+  matrix.name = tensor.spec.name;
   if (tensor.is_whole()) return matrix;
   if (matrix_parts(tensor.spec, options).size() > 1)
     matrix.row_begin = tensor.row_begin;
@@ -105,6 +108,24 @@ std::vector<StateField> Optimizer<Exec, T>::state() const {
   if (matrices_)
     for (StateField& field : matrices_->state()) fields.push_back(std::move(field));
   return fields;
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> Optimizer<Exec, T>::records() const {
+  std::vector<UpdateRecord> records = scalar_.records();
+  if (!matrices_) return records;
+  for (std::size_t i = 0; i < matrices_->size(); ++i) {
+    const MatrixItem<Exec>& item = matrices_->items()[i];
+    const auto elements = static_cast<std::int64_t>(item.matrix.master.size());
+    const std::int64_t calls = matrices_->calls()[i];
+    if (i == 0 || item.tensor != records.back().tensor) {
+      records.push_back({item.tensor, matrices_->kind(), elements, calls, item.saved});
+      continue;
+    }
+    records.back().elements += elements;
+    records.back().calls = std::min(records.back().calls, calls);
+  }
+  return records;
 }
 
 template <class Exec, class T>

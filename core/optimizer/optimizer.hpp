@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/optimizer/base/update_record.hpp"
 #include "core/optimizer/matrix_set.hpp"
 #include "core/optimizer/methods/adamw.hpp"
 
@@ -39,6 +40,7 @@ class Optimizer final : public OptimizerControl {
 
   // Returns "/optimizer/<HF name>/<field>": the scalar optimizer's first, each in spec order.
   std::vector<StateField> state() const;
+  std::vector<UpdateRecord> records() const;  // of each tensor that it updates, without measures
 
   RefreshSeconds take_refresh_seconds() override {
     return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{};

@@ -149,6 +149,27 @@ void add_tensors(TensorHistory& tensors, const Json& line) {
   }
 }
 
+void add_updates(RunHistory& history, const Json& line) {
+  history.updates.push_back({integer<std::int64_t>(line, "step"), {}});
+  const auto found = line.find("tensors");
+  if (found == line.end() || !found->is_array()) return;
+  for (const Json& tensor : *found) {
+    if (!tensor.is_object()) continue;
+    Metrics::UpdateLine update;
+    update.pattern = text(tensor, "pattern");
+    update.rule = text(tensor, "rule");
+    update.split = text(tensor, "split");
+    update.owner = text(tensor, "owner");
+    update.calls = integer<std::int64_t>(tensor, "calls");
+    update.orthogonality_defect = known(tensor, "orthogonality_defect");
+    update.update_rms = number(tensor, "update_rms");
+    update.update_ratio = number(tensor, "update_ratio");
+    update.decay = number(tensor, "decay");
+    update.layers = numbers(tensor, "layers");
+    history.updates.back().tensors.push_back(std::move(update));
+  }
+}
+
 template <class Lines>
 void drop_after(Lines& lines, std::int64_t step) {
   std::erase_if(lines, [&](const auto& line) { return line.step > step; });
@@ -162,6 +183,7 @@ void rewind(RunHistory& history, std::int64_t step) {
   drop_after(history.validation, step);
   drop_after(history.loads, step);
   drop_after(history.stages, step);
+  drop_after(history.updates, step);
   TensorHistory& tensors = history.tensors;
   while (!tensors.steps.empty() && tensors.steps.back() > step) {
     tensors.steps.pop_back();
@@ -204,6 +226,8 @@ void add(RunHistory& history, const Json& line) {
     history.notes.push_back({to, kind, fmt::format("resumed from step {}", to)});
   } else if (kind == "tensors") {
     add_tensors(history.tensors, line);
+  } else if (kind == "updates") {
+    add_updates(history, line);
   } else if (kind == "loads") {
     history.loads.push_back({step, numbers(line, "optimizer_s"), numbers(line, "planned")});
   } else if (kind == "run") {

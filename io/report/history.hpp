@@ -45,6 +45,10 @@ struct RunHistory {
     std::int64_t step;
     std::vector<double> staleness, drift, cosine;  // by stage of an asynchronous pipeline; what a line lacks is empty
   };
+  struct Updates {
+    std::int64_t step;
+    std::vector<Metrics::UpdateLine> tensors;
+  };
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // the newest `run` line: key and value as text
   std::vector<TrainLine> train;
@@ -55,6 +59,7 @@ struct RunHistory {
   std::vector<Note> notes;
   std::vector<Loads> loads;
   std::vector<Stages> stages;
+  std::vector<Updates> updates;
   TensorHistory tensors;
   std::size_t bad_lines = 0;  // lines that could not be parsed, as a cut last line
   bool diverged = false;      // the run diverged, and was not resumed since

@@ -268,6 +268,31 @@ void Metrics::tensors(std::int64_t step, const std::vector<TensorLine>& tensors)
   state_->finish();
 }
 
+void Metrics::updates(std::int64_t step, const std::vector<UpdateLine>& lines) {
+  if (!state_) return;
+  JsonLine& line = state_->line;
+  line.begin("updates", step);
+  line.key("tensors");
+  line.append("[");
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const UpdateLine& update = lines[i];
+    line.append(i > 0 ? ",{\"pattern\":" : "{\"pattern\":");
+    line.quoted(update.pattern);
+    line.text("rule", update.rule);
+    line.text("split", update.split);
+    line.text("owner", update.owner);
+    line.integer("calls", update.calls);
+    line.number("orthogonality_defect", update.orthogonality_defect);
+    line.number("update_rms", update.update_rms);
+    line.number("update_ratio", update.update_ratio);
+    line.number("decay", update.decay);
+    line.numbers("layers", update.layers);
+    line.append("}");
+  }
+  line.append("]");
+  state_->finish();
+}
+
 void Metrics::loads(std::int64_t step, const std::vector<double>& optimizer_s,
                     const std::vector<std::int64_t>& planned) {
   if (!state_) return;

@@ -79,6 +79,15 @@ class Metrics {
     double weight_rms, update_rms, spectral_norm;
   };
   void tensors(std::int64_t step, const std::vector<TensorLine>&);
+  // The update of the tensors of a pattern (core/update_record.hpp).
+  struct UpdateLine {
+    std::string pattern, rule, split, owner;     // owner: ranks, "0-3, 6"
+    std::int64_t calls = 0;                      // of its optimizer since the last such line
+    std::optional<double> orthogonality_defect;  // none for an elementwise rule
+    double update_rms = 0, update_ratio = 0, decay = 0;
+    std::vector<double> layers;  // update_ratio by layer of the model (NaN: not of the pattern); empty: of no layer
+  };
+  void updates(std::int64_t step, const std::vector<UpdateLine>&);
   // Writes, by rank, the mean seconds of a rank's own updates since the last such line, and the cost that the plan gave
   // it (in the units of parallel.cost).
   void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);

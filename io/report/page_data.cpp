@@ -121,6 +121,29 @@ void stages(PageJson& json, const RunHistory& run) {
   json.close('}');
 }
 
+// Writes the newest line.
+void updates(PageJson& json, const RunHistory& run) {
+  if (run.updates.empty()) return;
+  json.key("updates"), json.open('{');
+  json.key("step"), json.value(static_cast<double>(run.updates.back().step), exact);
+  json.key("rows"), json.open('[');
+  for (const Metrics::UpdateLine& row : run.updates.back().tensors) {
+    json.open('{');
+    for (const auto& [name, text] : {std::pair("pattern", &row.pattern), std::pair("rule", &row.rule),
+                                     std::pair("split", &row.split), std::pair("owner", &row.owner)})
+      json.key(name), json.value(std::string_view(*text));
+    json.key("calls"), json.value(static_cast<double>(row.calls), exact);
+    json.key("orthogonality_defect"), json.value(row.orthogonality_defect.value_or(std::nan("")), 4);
+    for (const auto& [name, number] : {std::pair("update_rms", row.update_rms),
+                                       std::pair("update_ratio", row.update_ratio), std::pair("decay", row.decay)})
+      json.key(name), json.value(number, 4);
+    json.key("layers"), json.values(row.layers, 4);
+    json.close('}');
+  }
+  json.close(']');
+  json.close('}');
+}
+
 void tensors(PageJson& json, const TensorHistory& tensors) {
   if (tensors.steps.empty() || tensors.names.empty()) return;
   const std::size_t steps =
@@ -155,6 +178,7 @@ std::string page_data(const std::vector<ReportRun>& runs, const ReportOptions& o
     resumes(json, run.history);
     loads(json, run.history);
     stages(json, run.history);
+    updates(json, run.history);
     tensors(json, run.history.tensors);
     json.close('}');
   }

@@ -140,6 +140,40 @@ struct MatrixBytes {
   ByShape<RefreshNeeds> jobs;
 };
 
+// Memory of the measures of a stage's updates on a rank (core/update_meter.hpp).
+class MeterMemory {
+ public:
+  explicit MeterMemory(const Planned& s) : input_(s.input), width_(s.width.accumulate) {}
+
+  // elements: those that the rank updates.
+  void add(std::size_t elements) {
+    if (input_.updates_every == 0) return;
+    copies_ += elements * width_;
+    sums_ += 2 * sizeof(double);
+    scratch_ = std::max(scratch_, host_meter_scratch(elements, 0, 0));
+  }
+  // kept: what the rank updates of a matrix.
+  void add_matrix(const TensorSpec& kept) {
+    if (input_.updates_every == 0) return;
+    for (const MatrixPart& part : matrix_parts(kept, input_.optimizer))
+      add_gram(static_cast<std::size_t>(std::min(part.rows, part.cols)),
+               part.skew ? static_cast<std::size_t>(part.rows) : 0);
+  }
+  void add_shard(const TensorSpec& whole, const TensorSpec& local) {
+    if (input_.updates_every > 0)
+      add_gram(static_cast<std::size_t>(local.cols == whole.cols ? local.cols : local.rows), 0);
+  }
+  std::size_t total() const { return copies_ + sums_ + scratch_; }
+
+ private:
+  void add_gram(std::size_t side, std::size_t skew_block) {
+    sums_ += 2 * sizeof(double);
+    scratch_ = std::max(scratch_, host_meter_scratch(0, side, skew_block));
+  }
+  const PlanInput& input_;
+  std::size_t width_, copies_ = 0, sums_ = 0, scratch_ = 0;
+};
+
 // Bytes of all parts of a matrix whose refreshes are jobs.
 RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer) {
   if (optimizer.refresh_workers() == 0) return {};
@@ -199,6 +233,7 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   const PlanInput& o = s.input;
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
+  MeterMemory meter(s);
   std::size_t arena = 0;
   PagedBytes paged;  // bytes of all matrices
   std::size_t job = 0;
@@ -224,16 +259,21 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
     if (!shard.stage.is_matrix(spec)) {
       const std::size_t state = adamw_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate);
       add_state(state, static_cast<std::int64_t>(owned), owned);
+      meter.add(owned);
       memory.scalar_elements += static_cast<std::int64_t>(owned);
       memory.scalar_state += state;
     } else if (is_sharded(whole, o)) {
       add_state(known.state.of(local), local.elements(), owned);
       scratch.add_shard(whole, local);
+      meter.add(owned);
+      meter.add_shard(whole, local);
     } else if (!homed || is_home(shard.stage, spec, shard.tp_rank)) {
       const TensorSpec& kept = homed ? whole : local;
       add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
       if (kept.is_coded()) memory.saved += bytes_apart(kept, s.width.compute, s.width.accumulate);
       scratch.add(kept);
+      meter.add(elements_of(kept));
+      meter.add_matrix(kept);
       const RefreshNeeds jobs = known.jobs.of(kept);
       if (s.on_device())
         memory.workers += jobs.results + jobs.orders + jobs.copies;
@@ -248,7 +288,7 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
   const int streams = scratch.streams();
-  memory.size.workspace += scratch.total(streams);
+  memory.size.workspace += scratch.total(streams) + meter.total();
   (s.on_device() ? memory.workers : memory.size.workspace) += at(o.optimizer.refresh_workers()) * job;
   add_tiers(s, paged, streams, memory);
 }

@@ -43,9 +43,9 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
       const Homed& matrix = homed_[h];
       Matrix<bf16, Exec> rounded;
       if constexpr (!shared) rounded = matrix.weight;
-      add_matrix_items<Exec>(
-          {matrix.spec, rates_of(matrix.spec, input.optimizer), index.at(matrix.spec.name), matrix.saved},
-          input.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
+      add_matrix_items<Exec>({matrix.spec, rates_of(matrix.spec, input.optimizer), index.at(matrix.spec.name),
+                              matrix.saved, 0, matrix.spec.name},
+                             input.optimizer, matrix.gradient, Matrix<float, Exec>(matrix.master), rounded, items_);
     }
     group.end_item = items_.size();
     make_exchanges(group, stage, input, arena);
@@ -132,14 +132,23 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
 }
 
 template <class Exec, class T>
-std::vector<StateField> MatrixHomes<Exec, T>::master_fields() const {
-  std::vector<StateField> fields;
+std::vector<OwnedTensor<Exec, T>> MatrixHomes<Exec, T>::tensors() const {
+  std::vector<OwnedTensor<Exec, T>> tensors;
   for (const Homed& matrix : homed_) {
     OwnedTensor<Exec, T> whole;
     whole.spec = matrix.spec;
+    whole.master = Vector<float, Exec>(matrix.master.data(), matrix.master.size());
     whole.saved = matrix.saved;
-    fields.push_back(field_of(whole, "/model/" + matrix.spec.name, matrix.master.data()));
+    tensors.push_back(whole);
   }
+  return tensors;
+}
+
+template <class Exec, class T>
+std::vector<StateField> MatrixHomes<Exec, T>::master_fields() const {
+  std::vector<StateField> fields;
+  for (const OwnedTensor<Exec, T>& whole : tensors())
+    fields.push_back(field_of(whole, "/model/" + whole.spec.name, whole.master.data()));
   return fields;
 }
 

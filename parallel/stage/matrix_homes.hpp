@@ -28,6 +28,7 @@ class MatrixHomes {
 
   const std::vector<MatrixItem<Exec>>& items() const { return items_; }  // updated here, group by group
   std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
+  std::vector<OwnedTensor<Exec, T>> tensors() const;                     // whole, their masters alone
   void initialise(double range, std::uint64_t seed);
 
   // Updates all homed matrices; `optimizer` holds items() after its other matrices.

@@ -40,6 +40,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
       gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
+      updates_every_(input.updates_every),
       watch_(exec) {
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
@@ -50,6 +51,18 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
                                                       groups.tensor, stage.norm().nonfinite());
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
   if (drifts_) start_coherence(input);
+  if (updates_every_ > 0) start_meter(input);
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::start_meter(const PlanInput& input) {
+  std::vector<OwnedTensor<Exec, T>> tensors = stage_.tensors();
+  for (const OwnedTensor<Exec, T>& whole : homes_.tensors()) tensors.push_back(whole);
+  MatrixSet<Exec>* const matrices = stage_.optimizer().matrices();
+  meter_ = std::make_unique<UpdateMeter<Exec, T>>(
+      exec_,
+      typename UpdateMeter<Exec, T>::Parts{tensors, matrices ? matrices->items() : std::vector<MatrixItem<Exec>>(),
+                                           input.optimizer, input.deterministic, groups_.tensor});
 }
 
 // Pieces travel in host memory: no group needs to know of devices.
@@ -125,6 +138,11 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   run_update(t, factor, gradient_scale);
   watch_.stop();
   if (is_host<Exec>) exec_.fence("update");
+  measures_.clear();
+  if (measures(t)) {
+    complete();
+    measures_ = meter_->read(exec_);
+  }
   make_equal(Replicas::due);
   const double called = seconds_since(begin);
   if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
@@ -177,6 +195,7 @@ void StageExchanges<Exec, T>::count_last_update() {
 template <class Exec, class T>
 void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double gradient_scale) {
   Optimizer<Exec, T>& optimizer = stage_.optimizer();
+  if (measures(t)) meter_->before(exec_);
   {
     const TraceSpan span(trace_, "scalar optimizer");
     optimizer.step_scalar(exec_, t, factor, gradient_scale);
@@ -190,6 +209,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
     const TraceSpan span(trace_, "sharded matrices");
     sharded_->step(exec_, t, factor, gradient_scale);
   }
+  if (measures(t)) meter_->after(exec_, t, factor);
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();
     groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
@@ -218,6 +238,17 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::start_averages() {
   stage_.optimizer().start_average(exec_);
   if (ema_) ema_->start(exec_);
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records() const {
+  std::vector<UpdateRecord> records = stage_.optimizer().records();
+  if (sharded_)
+    for (UpdateRecord& record : sharded_->records()) records.push_back(std::move(record));
+  for (std::size_t i = 0; i < measures_.size(); ++i)
+    for (UpdateRecord& record : records)
+      if (record.tensor == meter_->name(i)) record.measure = measures_[i];
+  return records;
 }
 
 template <class Exec, class T>

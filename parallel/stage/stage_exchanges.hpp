@@ -10,6 +10,7 @@
 #include "core/optimizer/methods/sharded_muon.hpp"
 #include "core/optimizer/weight_ema.hpp"
 #include "core/stage.hpp"
+#include "core/update_meter.hpp"
 #include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/stage/coherence.hpp"
@@ -40,6 +41,9 @@ class StageExchanges {
     if (ema_) ema_->follow(exec_, t);
   }
   void start_averages();
+  // Returns the records of this rank's tensors, with measures where the last update was measured and is not forgotten.
+  std::vector<UpdateRecord> update_records() const;
+  void forget_measures() { measures_.clear(); }
   void complete();        // called before the host waits for the space
   void finish_gather() {  // waits until all weights are there
     gather_.finish();
@@ -67,6 +71,8 @@ class StageExchanges {
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
   void start_coherence(const PlanInput&);
+  void start_meter(const PlanInput&);
+  bool measures(std::int64_t t) const { return meter_ && t % updates_every_ == 0; }
   enum class Replicas { due, all };
   void make_equal(Replicas);
 
@@ -85,6 +91,9 @@ class StageExchanges {
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group
   std::unique_ptr<Coherence<Exec>> coherence_;
   CoherenceBytes published_;  // shards sent after synchronisations
+  std::int64_t updates_every_;
+  std::unique_ptr<UpdateMeter<Exec, T>> meter_;  // null: no update is measured
+  std::vector<UpdateMeasure> measures_;          // by tensor of the meter; empty: not of the last update
   std::vector<double> sums_, shard_squares_;
   double reduce_seconds_ = 0, update_seconds_ = 0;
   Stopwatch<Exec> watch_;      // times the last update on the device

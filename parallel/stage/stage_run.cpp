@@ -166,14 +166,23 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& 
   const bool equal = scales.projections == scales.rest;
   if (!equal) stage_.scale_gradients(scales.projections, scales.rest);
   exchanges_.update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
+  ++made_;
   after_update(t);
 }
 
 template <class Exec, class T>
 void StageRun<Exec, T>::withhold() {
   before_update();
+  exchanges_.forget_measures();
   stage_.optimizer().withhold(exec_, updates_ + 1);
   after_update(updates_ + 1);
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> StageRun<Exec, T>::update_records() const {
+  std::vector<UpdateRecord> records = exchanges_.update_records();
+  for (UpdateRecord& record : records) record.due = made_;
+  return records;
 }
 
 // Keeps what later passes will read of the weights as they are now.

@@ -56,6 +56,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   StageSeconds take_seconds() override { return exchanges_.take_seconds(); }
   CoherenceCount take_coherence() override { return exchanges_.take_coherence(); }
   StageExchangeCount exchange_count() const override { return exchanges_.count(); }
+  std::vector<UpdateRecord> update_records() const override;
 
   std::int64_t updates() const { return updates_; }
   StageExchanges<Exec, T>& exchanges() { return exchanges_; }
@@ -106,6 +107,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   Hooks hooks_;
   StageDelay delay_;
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
+  std::int64_t made_ = 0;     // updates since the start of the process
 };
 
 }  // namespace sestina

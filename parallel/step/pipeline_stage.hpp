@@ -12,6 +12,7 @@
 
 #include "core/memory/state_field.hpp"
 #include "core/optimizer/base/optimizer_control.hpp"
+#include "core/optimizer/base/update_record.hpp"
 #include "core/stage_values.hpp"
 #include "core/token_decoder.hpp"
 #include "parallel/plan/coherence.hpp"
@@ -135,6 +136,9 @@ class PipelineStage : public virtual ForwardStage {
   virtual StageSeconds take_seconds() = 0;  // seconds since the last call
   virtual CoherenceCount take_coherence() = 0;
   virtual StageExchangeCount exchange_count() const = 0;
+  // Returns a record of each tensor that this rank updates, measured where the last update was one of
+  // metrics.updates_every.
+  virtual std::vector<UpdateRecord> update_records() const = 0;
 };
 
 }  // namespace sestina

@@ -36,6 +36,10 @@ function act() {
 
   results.stages = every(".stages").map(svg => svg.querySelectorAll(".measured").length);
 
+  results.updates = every(".updates").map(table => [table.querySelectorAll("tbody tr").length, table.querySelectorAll("th.layer").length, table.querySelectorAll(".heat").length]);
+  results.updateTitles = [...one(".updates").querySelectorAll(".heat")].map(cell => cell.title);
+  results.updateShades = [...one(".updates").querySelectorAll(".heat i")].map(shade => Number(getComputedStyle(shade).opacity));
+
   pointer("pointermove", loss, loss.xOf(200));
   results.tip = loss.tip.hidden ? "" : loss.tip.textContent;
   results.cursors = every(".cursor").length;

@@ -76,6 +76,12 @@ def lines(run, folder):
             if ranks > 1:
                 planned = [1000 + noise.randint(-30, 80) for _ in range(ranks)]
                 yield {"kind": "loads", "step": step, "optimizer_s": [1e-5 * cost * noise.uniform(0.92, 1.1) for cost in planned], "planned": planned}
+        if run in (1, 2) and step % 100 == 0:
+            yield {"kind": "updates", "step": step, "tensors": [
+                {"pattern": "model.embed_tokens.weight", "rule": "adamw", "split": "elements", "owner": "0", "calls": 100, "orthogonality_defect": None,
+                 "update_rms": 1e-4, "update_ratio": 5e-3, "decay": 3e-4, "layers": []},
+                {"pattern": "model.layers.*.mlp.down_proj.weight", "rule": kind, "split": "whole", "owner": "0-1", "calls": 100, "orthogonality_defect": 0.25,
+                 "update_rms": 2e-4, "update_ratio": 0.01, "decay": 3e-4, "layers": [step / 1e5, 0.01, None, 0.02]}]}
         if run in (1, 2, 9) and step % 20 == 0:
             yield {"kind": "tensors", "step": step, "tensors": {
                 tensor: {"weight_rms": 0.02 + 1e-4 * step / (1 + i % 5), "update_rms": 1e-4 * (1.3 + math.sin(step / 50 + i)), "spectral_norm": 1 + i / 10}

@@ -69,7 +69,7 @@ class Page(unittest.TestCase):
 
     def test_every_series_has_its_chart(self):
         for card in ("loss", "lr", "grad_norm", "bits_per_byte", "step_s", "tokens_per_s", "memory_peak_bytes", "reduce_s", "gather_s",
-                     "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors"):
+                     "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors", "updates-1", "updates-2"):
             self.assertIn(card, self.seen["cards"])
         self.assertEqual(self.seen["stages"], 3)  # curves of one run in one card
 
@@ -124,6 +124,16 @@ class Page(unittest.TestCase):
 
     def test_stages_have_a_bar_each_where_the_drift_is_known(self):
         self.assertEqual(self.seen["stages"], [2])
+
+    def test_updates_are_a_heat_map_by_layer(self):
+        self.assertEqual(self.seen["updates"], [[2, 4, 4]] * 2)  # a cell over all layers for what is of none, and a layer without the tensor
+        self.assertEqual(self.seen["updateTitles"], [
+            "model.embed_tokens.weight, of no layer: 0.005", "model.layers.*.mlp.down_proj.weight, layer 0: 0.02",
+            "model.layers.*.mlp.down_proj.weight, layer 1: 0.01", "model.layers.*.mlp.down_proj.weight, layer 3: 0.02"])
+        shades = self.seen["updateShades"]
+        self.assertEqual(shades[1], shades[3])
+        self.assertTrue(shades[0] < shades[2] < shades[1])
+        self.assertEqual(shades[1], 1)
 
     def test_tensors_are_chosen_and_sorted(self):
         self.assertEqual(self.seen["tensor"][0], make_runs.TENSORS[1])

@@ -89,6 +89,26 @@ std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOpti
   return parts;
 }
 
+std::string rule_of(const TensorSpec& spec, const OptimizerOptions& options) {
+  return is_matrix_optimized(spec, options) ? options.kind : "adamw";
+}
+
+std::string split_of(const TensorSpec& spec, const OptimizerOptions& options) {
+  if (!is_matrix_optimized(spec, options)) return "elements";
+  if (spec.skew_block > 0) return "packed rotations";
+  const std::vector<MatrixPart> parts = matrix_parts(spec, options);
+  if (parts.size() == 1) return "whole";
+  return parts.front().name.find("/head_") != std::string::npos ? "heads" : "blocks";
+}
+
+std::string name_of_all_layers(const TensorSpec& spec) {
+  std::string name = spec.name;
+  const std::string number = fmt::format(".{}.", spec.layer);
+  if (const std::size_t at = name.find(number); spec.layer >= 0 && at != name.npos)
+    name.replace(at, number.size(), ".*.");
+  return name;
+}
+
 MatrixIndex matrix_index(const std::vector<TensorSpec>& model, const OptimizerOptions& options) {
   MatrixIndex index;
   std::int64_t next = 0;
@@ -271,14 +291,11 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// Returns "model.layers.*.mlp.up_proj.weight" and so on for all layers, in the order of the model.
+// Returns the names of what is trained, in the order of the model.
 std::vector<std::string> names_of_all_layers(const std::vector<TensorSpec>& specs) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : specs) {
-    std::string name = spec.name;
-    const std::string number = fmt::format(".{}.", spec.layer);
-    if (const std::size_t at = name.find(number); spec.layer >= 0 && at != name.npos)
-      name.replace(at, number.size(), ".*.");
+    const std::string name = name_of_all_layers(spec);
     if (spec.trainable && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;

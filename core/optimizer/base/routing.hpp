@@ -41,6 +41,12 @@ struct MatrixPart {
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
 
+// Names of a tensor's update for tables: the kind that the deck asks for; "elements" for an elementwise rule, "whole",
+// "heads", "packed rotations" or "blocks" by its matrices; and "model.layers.*.mlp.up_proj.weight" for all layers.
+std::string rule_of(const TensorSpec&, const OptimizerOptions&);
+std::string split_of(const TensorSpec&, const OptimizerOptions&);
+std::string name_of_all_layers(const TensorSpec&);
+
 // Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes use it, so they
 // fall due at the same updates whoever owns the matrix.
 using MatrixIndex = std::map<std::string, std::int64_t, std::less<>>;

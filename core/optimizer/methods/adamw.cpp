@@ -24,6 +24,7 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
     const bool coded = has_coded_moments(tensor.spec, options);
     places_.push_back(coded ? Place{true, codes, scales} : Place{false, numbers, 0});
     add_to_runs(tensor, places_.back(), rates_of(tensor.spec, options));
+    run_of_.push_back(runs_.size() - 1);
     const std::size_t n = tensor.gradient.size();
     if (!coded) {
       numbers += n;
@@ -97,7 +98,7 @@ void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
 
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
-  for (const Run& run : runs_) {
+  for (Run& run : runs_) {
     const Moment now{t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
     if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
     switch (options_.rule) {
@@ -114,6 +115,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
         step_schedule_free(exec, now, run);
         break;
     }
+    ++run.calls;
   }
 }
 
@@ -227,6 +229,15 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
     fields.push_back(block_field_of(tensor, path + "/second_moment_scales", moments.v_scale.data(), block));
   }
   return fields;
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> AdamW<Exec, T>::records() const {
+  std::vector<UpdateRecord> records;
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    records.push_back({tensors_[i].spec.name, "adamw", static_cast<std::int64_t>(tensors_[i].gradient.size()),
+                       runs_[run_of_[i]].calls, tensors_[i].saved});
+  return records;
 }
 
 #define SESTINA_ADAMW(Exec, T) template class AdamW<Exec, T>;

@@ -12,6 +12,7 @@
 #include "core/memory/state_field.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/update_record.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
@@ -38,6 +39,7 @@ class AdamW {
   // tensor. In 8 bits these are ".../momentum_codes", of that shape too, and ".../momentum_scales", one for each block;
   // the same for the second moment.
   std::vector<StateField> state() const;
+  std::vector<UpdateRecord> records() const;  // of each tensor, without measures
 
  private:
   struct Place {  // place of a tensor's state in each of state_, or in codes_ and scales_
@@ -48,6 +50,7 @@ class AdamW {
     OwnedTensor<Exec, T> tensor;
     Place place;
     TensorRates rates;
+    std::int64_t calls = 0;  // updates made
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
       return rates == r && own.reset_every == spec.reset_every && own.reset_phase == spec.reset_phase &&
@@ -85,7 +88,8 @@ class AdamW {
   double* nonfinite_;
   std::size_t block_;  // columns
   std::vector<OwnedTensor<Exec, T>> tensors_;
-  std::vector<Place> places_;  // by tensor
+  std::vector<Place> places_;        // by tensor
+  std::vector<std::size_t> run_of_;  // by tensor
   std::vector<Run> runs_;
   std::vector<std::string> fields_;  // of the rule
   std::array<Storage, 3> state_;     // by field

@@ -91,6 +91,7 @@ void refuse_with_codes(Deck& deck, const Options& options) {
   refuse_if(optimizer.rules.any(), key_of(optimizer.rules).c_str(), "it moves weights of 32 bits", "no such key");
   refuse_if(optimizer.per_head, "optimizer.per_head", "coded weights are updated whole", "false");
   refuse_if(options.metrics.tensors_every > 0, "metrics.tensors_every", "it reads master weights", "0");
+  refuse_if(options.metrics.updates_every > 0, "metrics.updates_every", "it reads master weights", "0");
 }
 
 // A projector in fewer bits is decoded where it is used: it has no pages of its own.

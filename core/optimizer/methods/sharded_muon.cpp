@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/optimizer/base/stream_scratch.hpp"
-#include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
 
@@ -11,7 +10,7 @@ template <class Exec, class T>
 ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                                   const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
                                   double* nonfinite)
-    : gemm_(exec, deterministic), schedule_(options.schedule), nonfinite_(nonfinite) {
+    : kind_(options.kind), gemm_(exec, deterministic), schedule_(options.schedule), nonfinite_(nonfinite) {
   std::size_t elements = 0;
   for (const OwnedTensor<Exec, T>& tensor : tensors) {
     if (!tensor.sharded) continue;
@@ -74,18 +73,20 @@ template <class Exec, class T>
 void ShardedMuon<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   const std::optional<double> momentum = schedule_.momentum_at(t);
   for (Shard& shard : shards_) {
-    const double lr = factor * shard.rates.lr;
+    const double decay = shard.rates.weight_decay * schedule_.decay_factor(t, factor);
+    const WeightMove move = {factor * shard.rates.lr, shard.rule.scale, decay, true, nonfinite_};
     const MomentumStep now = momentum_step(shard.rule.factors(momentum), gradient_scale);
     if (shard.in_bf16())
-      step_as<bf16>(exec, shard, lr, now);
+      step_as<bf16>(exec, shard, move, now);
     else
-      step_as<float>(exec, shard, lr, now);
+      step_as<float>(exec, shard, move, now);
+    ++shard.calls;
   }
 }
 
 template <class Exec, class T>
 template <class P>
-void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, const MomentumStep& now) {
+void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, const WeightMove& move, const MomentumStep& now) {
   const auto frame = workspace_.frame();
   const OwnedTensor<Exec, T>& tensor = shard.tensor;
   const MuonRule& rule = shard.rule;
@@ -95,7 +96,6 @@ void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, double lr, co
   const Matrix<const P, Exec> direction = newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, rule.newton_schulz(),
                                                                        {tensor.gradient, shard.momentum, now.p, now.q},
                                                                        m, n, shard.cut, squares, tensor.counted, sums_);
-  const WeightMove move = {lr, rule.scale, shard.rates.weight_decay, true, nonfinite_};
   Vector<bf16, Exec> weight;
   if constexpr (std::is_same_v<T, bf16>) weight = tensor.weight;
   move_weight<Exec, P>(exec, move, Vector<const P, Exec>(direction.data(), m * n), tensor.master, weight);
@@ -108,6 +108,15 @@ std::vector<StateField> ShardedMuon<Exec, T>::state() const {
     fields.push_back(
         field_of(shard.tensor, "/optimizer/" + shard.tensor.spec.name + "/momentum", shard.momentum.data()));
   return fields;
+}
+
+template <class Exec, class T>
+std::vector<UpdateRecord> ShardedMuon<Exec, T>::records() const {
+  std::vector<UpdateRecord> records;
+  for (const Shard& shard : shards_)
+    records.push_back(
+        {shard.tensor.spec.name, kind_, static_cast<std::int64_t>(shard.elements()), shard.calls, shard.tensor.saved});
+  return records;
 }
 
 template <class Exec, class T>

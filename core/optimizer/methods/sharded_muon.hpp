@@ -9,7 +9,9 @@
 #include "core/model/seams.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/update_record.hpp"
 #include "core/optimizer/methods/muon.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
 namespace sestina {
@@ -26,7 +28,8 @@ class ShardedMuon {
   // the group must call it together.
   void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
 
-  std::vector<StateField> state() const;  // "/optimizer/<HF name>/momentum", slabs
+  std::vector<StateField> state() const;      // "/optimizer/<HF name>/momentum", slabs
+  std::vector<UpdateRecord> records() const;  // of each shard, without measures
   std::size_t state_bytes() const;
   std::int64_t sums_per_step() const;  // sums over the group
 
@@ -37,13 +40,15 @@ class ShardedMuon {
     TensorRates rates;
     CutSide cut = CutSide::rows;
     Vector<float, Exec> momentum;  // (elements)
+    std::int64_t calls = 0;        // updates made
     bool in_bf16() const;
     std::size_t elements() const { return tensor.master.extent(0); }
   };
   std::size_t scratch() const;  // bytes that the largest shard takes
   template <class P>
-  void step_as(const Exec&, Shard&, double lr, const MomentumStep&);
+  void step_as(const Exec&, Shard&, const WeightMove&, const MomentumStep&);
 
+  std::string kind_;
   std::vector<Shard> shards_;
   Kokkos::View<float*, typename Exec::memory_space> momentum_;  // momentum of all shards
   Gemm<Exec> gemm_;

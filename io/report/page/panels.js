@@ -120,6 +120,31 @@ function stagesCard(page, run) {
     svg, element("p.hint", {}, text));
 }
 
+// Updates of one run: a row for each pattern of tensors with its rule, and a heat map of update / weight by layer, whose
+// colours are by the logarithm.
+function updatesCard(page, run) {
+  const { step, rows } = page.runs[run].updates, short = v => (v === null ? "–" : v === 0 ? "0" : v < 1e-3 ? v.toExponential(1) : String(Number(v.toPrecision(2))));
+  const layers = Math.max(0, ...rows.map(row => row.layers.length));
+  const known = rows.flatMap(row => (row.layers.length ? row.layers : [row.update_ratio])).filter(v => v > 0).map(Math.log);
+  const low = Math.min(...known), span = Math.max(...known) - low || 1;
+  const heat = (row, value, where, wide) => {
+    if (value === null) return element("td", {});
+    const said = `${row.pattern}, ${where}: ${short(value)}`, cell = element("td.heat", { title: said, "aria-label": said, ...(wide > 1 ? { colspan: wide } : {}) }), shade = element("i");
+    shade.style.opacity = value > 0 ? 0.08 + 0.92 * (Math.log(value) - low) / span : 0;
+    cell.append(shade);
+    return cell;
+  };
+  const head = ["tensors", "rule", "split", "ranks", "calls", "defect", "update / weight"].map(text => element("th", { scope: "col" }, text));
+  for (let layer = 0; layer < layers; layer++) head.push(element("th.layer", { scope: "col" }, layer % Math.ceil(layers / 16) === 0 ? String(layer) : ""));
+  const body = rows.map(row => element("tr", {}, element("th", { scope: "row", title: row.pattern }, shortName(row.pattern).replace("*.", "")),
+    ...[row.rule, row.split, row.owner, String(row.calls), short(row.orthogonality_defect), short(row.update_ratio)].map(text => element("td", {}, text)),
+    ...(row.layers.length ? row.layers.map((value, layer) => heat(row, value, `layer ${layer}`, 1)) : [heat(row, row.update_ratio, "of no layer", Math.max(1, layers))])));
+  return element("div.card.wide-card", { "data-card": `updates-${run}` },
+    element("div.card-head", {}, element("h3", {}, `Updates${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),
+    element("div.wide", {}, element("table.updates", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))),
+    element("p.hint", {}, `Step ${step}: the rule that updated each tensor, calls of its optimizer since the line before, how far its direction is from orthogonal (0: equal singular values), and the size of its movement relative to the weights: ${short(Math.exp(low))} (light) to ${short(Math.exp(low + span))} (dark) by layer.`));
+}
+
 const tensorQuantities = [
   ["update_ratio", "update / weight"], ["update_rms", "update RMS"], ["weight_rms", "weight RMS"], ["spectral_norm", "spectral norm"],
 ];

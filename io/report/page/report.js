@@ -190,6 +190,8 @@ class Page {
     if (loaded.length) this.section(main, "Loads", loaded.map(run => loadsCard(this, run)));
     const staged = this.runs.map((_, i) => i).filter(i => this.runs[i].stages);
     if (staged.length) this.section(main, "Stages", staged.map(run => stagesCard(this, run)));
+    const updated = this.runs.map((_, i) => i).filter(i => this.runs[i].updates?.rows.length);
+    if (updated.length) this.section(main, "Updates", updated.map(run => updatesCard(this, run)));
     if (this.runs.some(run => run.tensors)) {
       const panel = new TensorPanel(this);
       this.parts.push(panel);

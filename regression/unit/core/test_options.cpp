@@ -350,6 +350,7 @@ TEST(Options, WeightsInEightBits) {
   expect_error(with("galore", "qk_clip = 30\n"), "optimizer.qk_clip" + conflict);
   expect_error(with("galore", "per_head = true\n"), "optimizer.per_head" + conflict);
   expect_error(with("galore", "[metrics]\ntensors_every = 5\n"), "metrics.tensors_every" + conflict);
+  expect_error(with("galore", "[metrics]\nupdates_every = 5\n"), "metrics.updates_every" + conflict);
   expect_error(with("galore", "[model.linear]\nform = \"lora\"\n"), "model.linear.form" + conflict);
   expect_error(with("galore", "[optimizer.refresh]\nmode = \"async\"\nvisibility = \"eager\"\n"),
                "optimizer.refresh.visibility" + conflict);

@@ -148,6 +148,8 @@ TEST(Metrics, EveryKindReadsBack) {
     metrics.event(1, "stop", odd);
     metrics.tensors(1, {{"w", 1, 2, 3}, {"v", std::nan(""), 0, 0}});
     metrics.loads(1, {0.5, 0.25}, {7, 9});
+    metrics.updates(1, {{"w.*", "muon", "heads", "0-3", 5, 0.25, 1e-3, 0.5, 3e-4, {0.5, std::nan("")}},
+                        {"v", "adamw", "elements", "0", 5, std::nullopt, 1, 2, 0, {}}});
     RunLine run;
     run.step = 1;
     run.hosts = {"a", "b"};
@@ -155,15 +157,19 @@ TEST(Metrics, EveryKindReadsBack) {
     metrics.run(run);
   }
   auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 8u);
+  ASSERT_EQ(lines.size(), 9u);
   for (auto& line : lines) {
     EXPECT_EQ(line["step"], 1);
     EXPECT_NEAR(line["time"].get<double>(), static_cast<double>(std::time(nullptr)), 60);
     line.erase("time");
   }
-  EXPECT_EQ(lines[7]["kind"], "run");
-  EXPECT_EQ(lines[7]["hosts"], (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(lines[7]["command_line"], odd);
+  EXPECT_EQ(lines[8]["kind"], "run");
+  EXPECT_EQ(lines[8]["hosts"], (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(lines[8]["command_line"], odd);
+  EXPECT_EQ(lines[7], json::parse(R"({"kind": "updates", "step": 1, "tensors": [{"pattern": "w.*", "rule": "muon",
+    "split": "heads", "owner": "0-3", "calls": 5, "orthogonality_defect": 0.25, "update_rms": 0.001, "update_ratio": 0.5,
+    "decay": 0.0003, "layers": [0.5, null]}, {"pattern": "v", "rule": "adamw", "split": "elements", "owner": "0",
+    "calls": 5, "orthogonality_defect": null, "update_rms": 1.0, "update_ratio": 2.0, "decay": 0.0, "layers": []}]})"));
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
   EXPECT_EQ(
@@ -198,6 +204,16 @@ TEST(Metrics, EveryKindReadsBack) {
   ASSERT_EQ(history.stages.size(), 1u);
   EXPECT_EQ(history.stages[0].staleness, (std::vector<double>{2, 1, 0}));
   EXPECT_EQ(history.stages[0].drift[0], 0.25);
+  ASSERT_EQ(history.updates.size(), 1u);
+  ASSERT_EQ(history.updates[0].tensors.size(), 2u);
+  const Metrics::UpdateLine& update = history.updates[0].tensors[0];
+  EXPECT_EQ(update.pattern + update.rule + update.split + update.owner, "w.*muonheads0-3");
+  EXPECT_EQ(update.calls, 5);
+  EXPECT_EQ(update.orthogonality_defect, 0.25);
+  EXPECT_EQ(update.update_rms + update.update_ratio + update.decay, 1e-3 + 0.5 + 3e-4);
+  EXPECT_EQ(update.layers.at(0), 0.5);
+  EXPECT_TRUE(std::isnan(update.layers.at(1)));
+  EXPECT_FALSE(history.updates[0].tensors[1].orthogonality_defect.has_value());
   EXPECT_EQ(history.stages[0].cosine, (std::vector<double>{0.5, 0.75, 1}));
   EXPECT_TRUE(std::isnan(history.stages[0].drift[1]));
   EXPECT_EQ(history.more.at("staleness")[0], 2);  // the largest

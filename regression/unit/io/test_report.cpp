@@ -145,6 +145,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
 {"kind":"train","step":3,"loss":9,"staleness":7}
 {"kind":"tensors","step":3,"tensors":{"z":{"weight_rms":8}}}
 {"kind":"loads","step":3,"optimizer_s":[1,2],"planned":[3,4]}
+{"kind":"updates","step":3,"tensors":[{"pattern":"z","rule":"muon"}]}
 {"kind":"event","step":3,"what":"diverged","detail":"x"}
 )");
   RunHistory history = read_history(folder.path());
@@ -153,6 +154,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
                                {"commit", "abc"}, {"hosts", "a, b"}, {"ranks", "2"}, {"started", "noon"}}));
   EXPECT_EQ(history.more.at("staleness")[0], 3);
   EXPECT_TRUE(std::isnan(history.more.at("staleness")[1]));
+  EXPECT_EQ(history.updates.at(0).tensors.at(0).rule, "muon");
   EXPECT_EQ(history.tensors.names, (std::vector<std::string>{"z", "a"}));
   EXPECT_EQ(history.tensors.values[0][0], (Values{1, 8}));
   EXPECT_TRUE(std::isnan(history.tensors.values[0][1][1]));
@@ -169,6 +171,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
   EXPECT_TRUE(std::isnan(history.more.at("staleness")[2]));
   EXPECT_EQ(history.tensors.steps, (std::vector<std::int64_t>{1}));
   EXPECT_TRUE(history.loads.empty());
+  EXPECT_TRUE(history.updates.empty());
   EXPECT_EQ(history.notes.back().text, "resumed from step 2");
 }
 
@@ -249,6 +252,7 @@ TEST(Report, OnePageWithoutTheNetwork) {
   b.history.bad_lines = 2;
   b.history.loads = {{40, {1, 2}, {3, 4}}};
   b.history.stages = {{30, {1, 0}, {0.5, 0}, {0.5, 1}}, {40, {1, 0}, {kNan, 0.25}, {}}};
+  b.history.updates = {{20, {}}, {40, {{"w.*", "muon", "whole", "0-1", 20, 0.25, 1e-3, 0.5, 0, {0.5, kNan}}}}};
   b.history.more["preconditioner_age_mean_stage_1"].assign(40, 2.5);
   const std::string html = report_html({a, b}, {"today", 0});
   EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
@@ -266,6 +270,10 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(data["runs"][0]["resumes"], json({1000}));
   EXPECT_TRUE(data["runs"][1]["series"]["loss"][5].is_null());
   EXPECT_EQ(data["runs"][1]["loads"]["planned"], json({3, 4}));
+  EXPECT_EQ(data["runs"][1]["updates"],
+            json::parse(R"({"step": 40, "rows": [{"pattern": "w.*", "rule": "muon", "split": "whole", "owner": "0-1",
+    "calls": 20, "orthogonality_defect": 0.25, "update_rms": 0.001, "update_ratio": 0.5, "decay": 0,
+    "layers": [0.5, null]}]})"));
   EXPECT_EQ(data["runs"][1]["stages"]["staleness"], json({1, 0}));
   EXPECT_EQ(data["runs"][1]["stages"]["drift"], json({nullptr, 0.25}));
   EXPECT_EQ(data["runs"][1]["series"]["preconditioner_age_mean_stage_1"][39], 2.5);

@@ -59,6 +59,8 @@ class Ledger {
                                                                {"cosine", "workspace"},
                                                                {"sine", "workspace"},
                                                                {"squares", "workspace"},
+                                                               {"weights_before", "workspace"},
+                                                               {"update_sums", "workspace"},
                                                                {"weight_versions", "stash"},
                                                                {"vector_versions", "stash"},
                                                                {"link", "stash"},
@@ -191,6 +193,19 @@ TEST(PlannedBytes, OfMeansOfWeights) {
       run.options.train.ema_tau = 10;
       largest.add(compare(run, fmt::format("{} with a mean, tp {}", kind, tp)));
     }
+}
+
+TEST(PlannedBytes, OfMeasuredUpdates) {
+  Largest largest;
+  using TpUpdate = ParallelOptions::TpUpdate;
+  const int tp = world().size() % 2 == 0 ? 2 : 1;
+  for (const auto update : {TpUpdate::home, TpUpdate::distributed, TpUpdate::blockwise}) {
+    TrainingCase run = grid_case("muon", tp);
+    run.options.parallel.tp_update = update;
+    run.options.optimizer.per_head = update == TpUpdate::blockwise;
+    run.options.metrics.updates_every = 2;
+    largest.add(compare(run, fmt::format("measured updates, tp_update {}", static_cast<int>(update))));
+  }
 }
 
 TEST(PlannedBytes, OfWhatPassesKeep) {

@@ -63,6 +63,7 @@ class NotedStage final : public PipelineStage {
   StageSeconds take_seconds() override { return {}; }
   CoherenceCount take_coherence() override { return {}; }
   StageExchangeCount exchange_count() const override { return {1, 2, 3, 4}; }
+  std::vector<UpdateRecord> update_records() const override { return {}; }
 
   double evaluate() override {
     note("evaluate");
