@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/recipes.hpp"
 
 namespace sestina {
 namespace {
@@ -244,6 +245,7 @@ Options Options::read(Deck& deck) {
   options.run = RunOptions::read(deck);
   options.machine = MachineOptions::read(deck);
   options.model = ModelConfig::read(deck);
+  lay_recipe(deck, options.run, options.model);
   options.data = DataOptions::read(deck, options.model);
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
