@@ -6,6 +6,7 @@
 #include "core/model/linear.hpp"
 #include "core/model/norm_layer.hpp"
 #include "core/model/rope_table.hpp"
+#include "core/model/transformer.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/model/activation.hpp"
 #include "kernels/model/attention.hpp"
@@ -180,6 +181,7 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
       const Matrix<T, Exec> row(logits_.data() + static_cast<std::size_t>(i) * logits_.extent(1), 1, logits_.extent(1));
       forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, position - first, position - first + 1),
                                row);
+      finish_logits<Exec, T>(context_, weights_, row);
       continue;
     }
     host_indices_(token_field, i) = tokens[i];
@@ -195,8 +197,9 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
 template <class Exec, class T>
 void Decoder<Exec, T>::head(int row, int rows) {
   context_.thin = !options_.deterministic;
-  forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, row, row + rows),
-                           Matrix<T, Exec>(logits_.data(), static_cast<std::size_t>(rows), logits_.extent(1)));
+  const Matrix<T, Exec> logits(logits_.data(), static_cast<std::size_t>(rows), logits_.extent(1));
+  forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, row, row + rows), logits);
+  finish_logits<Exec, T>(context_, weights_, logits);
 }
 
 template <class Exec, class T>
@@ -242,6 +245,8 @@ void Decoder<Exec, T>::embed_rows(const Pass& pass, const PassPieces& pieces, Ma
     gather(Matrix<const float, Exec>(sine_), pieces.sine, context_.sine);
   }
   embed<Exec, T>(exec, index(token_field, pass.rows), weights_.embedding, learned, pass.rows, x);
+  if (config().embedding_norm)  // the statistics are those of the first norm, which comes later
+    norm_forward<Exec, T>(context_, weights_.embedding_norm, x, {}, {}, x, slot_.layers[0].attention_norm);
 }
 
 template <class Exec, class T>
@@ -270,7 +275,7 @@ void Decoder<Exec, T>::attend(const Pass& pass, std::size_t layer, LayerActivati
   const auto& w = weights_.layers[layer];
   linear_forward<Exec, T>(context_, w.qkv, a.h, a.qkv);
   const auto out = split<T, Exec>(c, a.qk, a.qkv);
-  if (w.q_norm.size() > 0) query_norms_forward<Exec, T>(context_, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
+  if (c.query_norms()) query_norms_forward<Exec, T>(context_, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
   if (context_.cosine.size() > 0) rope<Exec, T>(exec, context_.cosine, context_.sine, pass.rows, 1, a.qk);
 
   const Matrix<T, Exec> keys = cached(layer, 0), values = cached(layer, 1);

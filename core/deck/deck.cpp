@@ -99,6 +99,24 @@ std::string Deck::resolve(std::string_view key, const std::string& text) {
   return text;
 }
 
+std::string Deck::given(std::string_view key) const {
+  const DeckValue* value = state_->find(key);
+  return value == nullptr ? "" : toml_text(*value);
+}
+
+void Deck::underlay(const std::string& key, const std::string& toml, const std::string& where) {
+  for (std::size_t end = key.size(); end != key.npos && end > 0; end = key.rfind('.', end - 1))
+    if (state_->find(key.substr(0, end)) != nullptr) return;  // its own value, or one in the place of its section
+  if (state_->any_below(key)) return;
+  const auto dot = key.rfind('.');
+  DeckLayer layer =
+      parse_deck_text(fmt::format("[{}]\n{} = {}\n", key.substr(0, dot), key.substr(dot + 1), toml), where, "");
+  SESTINA_REQUIRE(!layer.broken && dot != key.npos, "{}: {} = {}", where, key, toml);
+  for (auto& [name, value] : layer.values) value.place = {where, "", 0, 0};
+  std::erase_if(layer.tables, [&](const auto& table) { return state_->tables.count(table.first) > 0; });
+  state_->merge(std::move(layer));
+}
+
 void Deck::replace_section(const std::string& section, const std::string& key, const std::string& text) {
   state_->erase_below(section);
   state_->merge(parse_deck_text(fmt::format("[{}]\n{} = {}\n", section, key, toml_text(text)), "command line", ""));

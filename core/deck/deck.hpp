@@ -71,6 +71,9 @@ class Deck {
   bool has_table(std::string_view key) const;  // whether it is a table, and no value
   bool from_file(std::string_view key) const;  // its value is a deck file's, no override and not stored in a checkpoint
   std::string resolve(std::string_view key, const std::string& text);  // another rule decides: the value that counts
+  std::string given(std::string_view key) const;  // the value of the layers as TOML text, "" where there is none
+  // Lays a value (TOML) below all layers: it counts where they have none. `where` names its source in messages.
+  void underlay(const std::string& key, const std::string& toml, const std::string& where);
   // Replaces all that the layers say of the section by this key.
   void replace_section(const std::string& section, const std::string& key, const std::string& text);
   void record_keys(const std::string& key,  // records these keys (TOML) in the place of `key`

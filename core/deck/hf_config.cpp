@@ -59,6 +59,41 @@ Json rope_json(const ModelConfig& c) {
           {"original_max_position_embeddings", c.rope_scaling->original_max_position_embeddings}};
 }
 
+// Reads the switches of our own class, which writes them all; files of older versions lack them.
+void read_hf_switches(const HfReader& in, ModelConfig& c) {
+  const auto word = [&](const char* key, const char* usual, const char* other) {  // whether it is the other one
+    const std::string text = in.text(key, usual);
+    if (text != usual && text != other) in.reject(key, text, fmt::format("\"{}\", \"{}\"", usual, other));
+    return text == other;
+  };
+  c.norm = word("norm", "layernorm", "rmsnorm") ? ModelConfig::Norm::rmsnorm : ModelConfig::Norm::layernorm;
+  c.norm_gain = in.boolean("norm_gain", true);
+  c.qk_norm = in.boolean("qk_norm", false);
+  c.qk_norm_gain = in.boolean("qk_norm_gain", true);
+  c.embedding_norm = in.boolean("embedding_norm", false);
+  c.partial_rotary_factor = in.number("partial_rotary_factor", 1, least_eps);
+  if (c.partial_rotary_factor > 1)
+    in.reject("partial_rotary_factor", c.partial_rotary_factor, "a number above 0, at most 1");
+  c.attention_multiplier = in.number("attention_multiplier", 0);
+  c.final_logit_softcapping = in.number("final_logit_softcapping", 0);
+  c.softcapping_form =
+      word("softcapping_form", "tanh", "root") ? ModelConfig::SoftcapForm::root : ModelConfig::SoftcapForm::tanh;
+  c.head_bias = in.boolean("head_bias", false);
+}
+
+void write_hf_switches(const ModelConfig& c, Json& json) {
+  json["norm"] = c.layer_norms() ? "layernorm" : "rmsnorm";
+  json["norm_gain"] = c.norm_gain;
+  json["qk_norm"] = c.qk_norm;
+  json["qk_norm_gain"] = c.qk_norm_gain;
+  json["embedding_norm"] = c.embedding_norm;
+  json["partial_rotary_factor"] = c.partial_rotary_factor;
+  json["attention_multiplier"] = c.attention_multiplier;
+  json["final_logit_softcapping"] = c.final_logit_softcapping;
+  json["softcapping_form"] = c.softcapping_form == ModelConfig::SoftcapForm::root ? "root" : "tanh";
+  json["head_bias"] = c.head_bias;
+}
+
 Json token_json(std::int64_t id) { return id < 0 ? Json(nullptr) : Json(id); }
 
 void read_sizes(const HfReader& in, const ModelConfig& of_class, ModelConfig& c) {
@@ -135,6 +170,7 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   const std::string position = in.text("position", "rope");
   if (position != "rope" && position != "learned") in.reject("position", position, "\"rope\", \"learned\"");
   c.position = position == "learned" ? Position::learned : Position::rope;
+  if (family == Family::gpt) read_hf_switches(in, c);
   read_token_ids(in, of_class, c);
   refuse_defects(c, where);
   return c;
@@ -191,6 +227,7 @@ std::string ModelConfig::to_hf_json() const {
   if (family == Family::llama) json["mlp_bias"] = false;
   if (family == Family::qwen3) json["use_sliding_window"] = false;
   if (family == Family::gpt) json["position"] = position == Position::learned ? "learned" : "rope";
+  if (family == Family::gpt) write_hf_switches(*this, json);
   json["initializer_range"] = initializer_range;
   json["bos_token_id"] = token_json(bos_token_id);
   json["eos_token_id"] = token_json(eos_token_id);
@@ -293,6 +330,12 @@ std::string gpt2_difference(const ModelConfig& c) {
                        c.num_attention_heads);
   if (c.head_dim * c.num_attention_heads != c.hidden_size)
     return fmt::format("{} heads of {} are not hidden_size {}", c.num_attention_heads, c.head_dim, c.hidden_size);
+  if (!c.layer_norms()) return "norm is rmsnorm, GPT-2 has LayerNorm";
+  if (c.qk_norm) return "qk_norm is true, GPT-2 does not norm q and k";
+  if (c.embedding_norm) return "embedding_norm is true, GPT-2 has no norm there";
+  if (c.attention_multiplier != 0) return "attention_multiplier is set, GPT-2 divides scores by the root of head_dim";
+  if (c.final_logit_softcapping != 0) return "final_logit_softcapping is set, GPT-2 does not bound logits";
+  if (c.head_bias) return "head_bias is true, the head of GPT-2 has none";
   return "";
 }
 

@@ -30,7 +30,17 @@ constexpr Key read_with_rope[] = {"hidden_size",
                                   "rope_scaling",
                                   "rope_parameters",
                                   "original_max_position_embeddings"};
-constexpr Key read_by_sestina_gpt[] = {"position"};
+constexpr Key read_by_sestina_gpt[] = {"position",
+                                       "norm",
+                                       "norm_gain",
+                                       "qk_norm",
+                                       "qk_norm_gain",
+                                       "embedding_norm",
+                                       "partial_rotary_factor",
+                                       "attention_multiplier",
+                                       "final_logit_softcapping",
+                                       "softcapping_form",
+                                       "head_bias"};
 constexpr Key read_by_gpt2[] = {"n_embd", "n_inner", "n_layer", "n_head", "n_positions", "activation_function",
                                 "layer_norm_epsilon",
                                 // GPT2Config knows these by two names

@@ -5,6 +5,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/deck_state.hpp"
+#include "core/deck/model_switches.hpp"
 
 namespace sestina {
 
@@ -28,7 +29,18 @@ constexpr std::array keys{"preset",
                           "attention_bias",
                           "hidden_act",
                           "initializer_range",
-                          "position"};
+                          "init",
+                          "position",
+                          "norm",
+                          "norm_gain",
+                          "qk_norm",
+                          "qk_norm_gain",
+                          "embedding_norm",
+                          "partial_rotary_factor",
+                          "attention_multiplier",
+                          "final_logit_softcapping",
+                          "softcapping_form",
+                          "head_bias"};
 constexpr DeckRange size_range{.min = 1, .max = 1 << 24};
 
 std::vector<std::string> family_names() {
@@ -143,7 +155,7 @@ Family family_of(const std::string& text) {
 }
 
 std::vector<std::string> activations_of(Family family) {
-  if (family == Family::gpt) return {"gelu", "gelu_new", "gelu_pytorch_tanh"};
+  if (family == Family::gpt) return {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu2"};
   return {"silu"};
 }
 
@@ -151,6 +163,7 @@ ModelConfig family_defaults(Family family) {
   ModelConfig c;
   c.family = family;
   c.hidden_act = activations_of(family).front();
+  c.qk_norm = family == Family::olmo2 || family == Family::qwen3;
   if (family == Family::olmo2) {
     c.rope_theta = 5e5;
     c.rms_norm_eps = 1e-6;
@@ -178,6 +191,7 @@ std::vector<ModelDefect> defects(const ModelConfig& c) {
          fmt::format("{}", fmt::join(acts, ", ")));
   demand(c.family == Family::gpt || c.position == ModelConfig::Position::rope, "position",
          fmt::format("learned positions in family {}", name(c.family)), "rope (learned: family gpt)");
+  for (ModelDefect& defect : switch_defects(c)) found.push_back(std::move(defect));
   if (c.rope_scaling)
     demand(c.rope_scaling->low_freq_factor < c.rope_scaling->high_freq_factor, "rope_scaling",
            "low_freq_factor is not below high_freq_factor", "low_freq_factor < high_freq_factor");
@@ -204,6 +218,7 @@ ModelConfig ModelConfig::read(Deck& deck) {
   c.initializer_range = deck.number("model.initializer_range", base.initializer_range, {.min = 0});
   c.position =
       deck.choice("model.position", "rope", {"rope", "learned"}) == "learned" ? Position::learned : Position::rope;
+  read_switches(deck, c);
   report(deck, defects(c));
   return c;
 }
@@ -295,6 +310,7 @@ std::vector<std::pair<std::string, std::string>> model_keys(const ModelConfig& c
   add("hidden_act", c.hidden_act);
   add("initializer_range", c.initializer_range);
   add("position", std::string(c.position == ModelConfig::Position::learned ? "learned" : "rope"));
+  add_switches(keys, c);
   if (!c.rope_scaling) return keys;
   add("rope_scaling.rope_type", std::string("llama3"));
   add("rope_scaling.factor", c.rope_scaling->factor);

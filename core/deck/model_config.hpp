@@ -1,6 +1,7 @@
 // The description of a model: its sizes in HF's words, with presets (shared sizes of the field) and config.json both
 // ways; [model.linear]; and the keys that a run stores. No Kokkos.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,10 @@ struct RopeScaling {  // Llama 3 frequency scaling (HF rope_type "llama3")
 
 enum class Family { llama, olmo2, qwen3, gpt };
 
+// Weights that may begin with a range of their own, in the order of the keys of [model.init]; up: gate, too.
+enum class InitRole : std::uint8_t { embed, q, k, v, o, up, down, head };
+inline constexpr std::array<const char*, 8> init_role_names = {"embed", "q", "k", "v", "o", "up", "down", "head"};
+
 struct ModelConfig {
   Family family = Family::llama;
   std::string preset;   // name, when it came from one
@@ -82,16 +87,33 @@ struct ModelConfig {
   double rms_norm_eps = 1e-5;  // also LayerNorm's eps in family gpt
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases of q, k, v, o; in family gpt of all products
-  std::string hidden_act;       // "silu" (llama, olmo2, qwen3); "gelu", "gelu_new" (gpt)
+  std::string hidden_act;       // "silu" (llama, olmo2, qwen3); "gelu", "gelu_new", "relu2" (gpt)
   double initializer_range = 0.02;
-  enum class Position { rope, learned } position = Position::rope;       // learned: gpt only
+  // Standard deviations of first weights by InitRole; empty: initializer_range.
+  std::array<std::optional<double>, init_role_names.size()> init = {};
+  enum class Position { rope, learned } position = Position::rope;  // learned: gpt only
+  // Switches of family gpt.
+  enum class Norm { layernorm, rmsnorm } norm = Norm::layernorm;  // of the residual stream
+  bool norm_gain = true;                                          // false: rmsnorm without weights
+  bool qk_norm = false, qk_norm_gain = true;                      // RMSNorm of each head of q and k; with weights
+  bool embedding_norm = false;                                    // a norm after the embedding, like the others
+  double partial_rotary_factor = 1;  // share of the pairs of a head that turn (core/model/rope_table.hpp)
+  double attention_multiplier = 0;   // factor of the attention scores; 0: head_dim^-1/2
+  // Bound c of the logits z; 0: none. tanh: c tanh(z / c) (Gemma 2); root: c z (z^2 + c^2)^-1/2 (modded-nanogpt).
+  double final_logit_softcapping = 0;
+  enum class SoftcapForm { tanh, root } softcapping_form = SoftcapForm::tanh;
+  bool head_bias = false;
   LinearOptions linear;                                                  // form of the weights inside blocks
   std::int64_t bos_token_id = -1, eos_token_id = -1, pad_token_id = -1;  // -1 = none
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
-  bool query_norms() const { return family == Family::qwen3 || family == Family::olmo2; }  // whether q and k have norms
-  bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down) or GELU (up, down)
+  bool head_norms() const { return family == Family::qwen3 || (family == Family::gpt && qk_norm); }  // of q, k by head
+  bool query_norms() const { return head_norms() || family == Family::olmo2; }  // whether q and k have norms
+  bool layer_norms() const { return family == Family::gpt && norm == Norm::layernorm; }
+  bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down), or (up, down)
+  double attention_scale() const;
+  std::int64_t turning_pairs() const;  // of a head, with rotary positions
 
   static ModelConfig read(Deck&);  // [model]: preset, from_hf or family + sizes
   // Reads config.json, with old and new rope keys. Error(bad_data) on what is missing, impossible or not implemented.

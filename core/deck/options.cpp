@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/recipes.hpp"
 
 namespace sestina {
 namespace {
@@ -244,6 +245,7 @@ Options Options::read(Deck& deck) {
   options.run = RunOptions::read(deck);
   options.machine = MachineOptions::read(deck);
   options.model = ModelConfig::read(deck);
+  lay_recipe(deck, options.run, options.model);
   options.data = DataOptions::read(deck, options.model);
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
@@ -251,7 +253,7 @@ Options Options::read(Deck& deck) {
   constexpr double ahead = 0.75;  // the rank that waits for a worker reports before those that wait for the rank
   options.optimizer.refresh.timeout = ahead * options.run.abort_timeout;
   if (options.optimizer.qk_clip > 0 && options.model.query_norms())
-    deck.error("optimizer.qk_clip", "conflicts with the q and k norms of this family", "0 for qwen3 and olmo2");
+    deck.error("optimizer.qk_clip", "conflicts with the norms of q and k", "0 for qwen3, olmo2 and model.qk_norm");
   options.parallel = ParallelOptions::read(deck, options.model, options.schedule);
   resolve_correction(deck, options);
   const MachineOptions& machine = options.machine;

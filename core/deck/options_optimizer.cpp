@@ -5,6 +5,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
+#include "core/deck/recipes.hpp"
 
 namespace sestina {
 namespace {
@@ -156,10 +157,20 @@ OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<s
   return group;
 }
 
+// Reads the name of a recipe, whose keys have been laid below the deck (core/deck/recipes.hpp).
+void read_recipe(Deck& deck) {
+  constexpr const char* key = "optimizer.recipe";
+  const std::vector<std::string> names = recipe_names();
+  const auto name = deck.maybe_text(key);
+  if (name && std::find(names.begin(), names.end(), *name) == names.end())
+    deck.error(key, "unknown recipe", fmt::format("{}", fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& schedule) {
   OptimizerOptions optimizer;
+  read_recipe(deck);
   std::vector<std::string> kinds = element_rules();
   for (const MatrixKind& kind : matrix_kinds()) kinds.push_back(kind.name);
   optimizer.kind = deck.choice("optimizer.kind", "adamw", kinds);

@@ -108,8 +108,8 @@ LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence, boo
   s.up = product(n, c.gated() ? 2 * c.intermediate_size : c.intermediate_size);
   s.lse = product(n, c.num_attention_heads);
   s.inverse = static_cast<std::size_t>(own);
-  if (c.family == Family::gpt) s.mean = s.inverse;
-  if (c.family == Family::qwen3 || post) {
+  if (c.layer_norms()) s.mean = s.inverse;
+  if (c.query_norms()) {
     s.qk = product(n, q + kv);
     s.inverse_q = product(n, post ? 1 : c.num_attention_heads);
     s.inverse_k = product(n, post ? 1 : c.num_key_value_heads);
@@ -128,7 +128,9 @@ std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch,
   const auto layers = static_cast<std::size_t>(range.end - range.begin);
   const std::size_t x = rounded(s.x * w.compute, slot_alignment);
   std::size_t total = layers * x + (recompute ? 1 : layers) * inner_bytes(s, w);
-  total += 2 * x;                                  // output of the stage, gradient of the stream
+  total += 2 * x;  // output of the stage, gradient of the stream
+  if (range.begin == 0 && part.config.embedding_norm)
+    total += x + sum_bytes({s.inverse, s.mean}, w.accumulate, slot_alignment);
   if (range.end == part.config.num_hidden_layers)  // final norm, token losses
     total += x + sum_bytes({s.inverse, s.mean, product(micro_batch, sequence)}, w.accumulate, slot_alignment);
   return total;

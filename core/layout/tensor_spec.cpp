@@ -38,15 +38,23 @@ class Writer {
     spec.of_norm = true;
     return spec;
   }
-  void norm(const std::string& name, std::int64_t width, bool bias) {  // a norm of the residual stream
-    norm_vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
-    if (bias) norm_vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
+  void norm(const std::string& name, const ModelConfig& c) {  // a norm of the residual stream
+    const std::int64_t width = c.hidden_size;
+    if (c.norm_gain) norm_vector(name + ".weight", width, Initial::ones).gradient_of = GradientOf::stream_rows;
+    if (c.layer_norms()) norm_vector(name + ".bias", width, Initial::zeros).gradient_of = GradientOf::stream_rows;
   }
 
  private:
   std::vector<TensorSpec>& specs_;
   int layer_ = -1, block_ = 0;
 };
+
+// Gives a weight the first range that [model.init] has for its role; 0: zeros.
+void set_range(TensorSpec& spec, const ModelConfig& c, InitRole role) {
+  const std::optional<double>& range = c.init[static_cast<std::size_t>(role)];
+  if (range && *range == 0) spec.initial = Initial::zeros;
+  if (range) spec.initial_range = *range;
+}
 
 // A projection of q, k or v: its weight or its bias.
 struct HeadProjection {
@@ -56,18 +64,21 @@ struct HeadProjection {
   GradientOf gradient_of;
   Projection projection;
   bool follows;  // q, k, v are adjacent
+  InitRole role;
 };
 
 std::array<HeadProjection, 3> head_projections(const ModelConfig& c) {
   const std::int64_t q = c.query_width(), kv = c.key_value_width();
   constexpr auto shared = GradientOf::shared_heads;
-  return {{{"q_proj", q, c.num_attention_heads, TensorCut::rows, GradientOf::own, Projection::query, false},
-           {"k_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::key, true},
-           {"v_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::none, true}}};
+  return {
+      {{"q_proj", q, c.num_attention_heads, TensorCut::rows, GradientOf::own, Projection::query, false, InitRole::q},
+       {"k_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::key, true, InitRole::k},
+       {"v_proj", kv, c.num_key_value_heads, TensorCut::key_value, shared, Projection::none, true, InitRole::v}}};
 }
 
 void query_norm_specs(Writer& out, const ModelConfig& c, const std::string& at) {
-  if (c.family == Family::qwen3) {  // one weight for all heads
+  if (c.head_norms()) {  // one weight for all heads
+    if (c.family == Family::gpt && !c.qk_norm_gain) return;
     for (const char* name : {"q_norm.weight", "k_norm.weight"})
       out.norm_vector(at + name, c.head_dim, Initial::ones).gradient_of = GradientOf::heads;
   } else if (c.family == Family::olmo2) {  // one over the whole projection: its weights are split as the heads
@@ -83,6 +94,7 @@ void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
     spec.heads = static_cast<int>(of.heads);
     spec.gradient_of = of.gradient_of;
     spec.projection = of.projection;
+    set_range(spec, c, of.role);
   }
   if (c.attention_bias)
     for (const HeadProjection& of : head_projections(c)) {
@@ -91,7 +103,7 @@ void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
       spec.projection = of.projection;
     }
   query_norm_specs(out, c, at);
-  out.matrix(at + "o_proj.weight", c.hidden_size, c.query_width(), TensorCut::cols);
+  set_range(out.matrix(at + "o_proj.weight", c.hidden_size, c.query_width(), TensorCut::cols), c, InitRole::o);
   // All ranks hold this bias, and sum its gradient over the gathered rows.
   if (c.attention_bias) out.vector(at + "o_proj.bias", c.hidden_size, Initial::zeros);
 }
@@ -99,21 +111,21 @@ void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
 void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   const std::int64_t d = c.hidden_size, f = c.intermediate_size;
   const bool bias = c.family == Family::gpt && c.attention_bias;
-  if (c.gated()) out.matrix(at + "gate_proj.weight", f, d, TensorCut::rows);
-  out.matrix(at + "up_proj.weight", f, d, TensorCut::rows, c.gated());
+  if (c.gated()) set_range(out.matrix(at + "gate_proj.weight", f, d, TensorCut::rows), c, InitRole::up);
+  set_range(out.matrix(at + "up_proj.weight", f, d, TensorCut::rows, c.gated()), c, InitRole::up);
   if (bias) out.vector(at + "up_proj.bias", f, Initial::zeros, TensorCut::rows);
-  out.matrix(at + "down_proj.weight", d, f, TensorCut::cols);
+  set_range(out.matrix(at + "down_proj.weight", d, f, TensorCut::cols), c, InitRole::down);
   if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros);
 }
 
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {
   const std::string at = fmt::format("model.layers.{}.", layer);
-  const bool post = c.family == Family::olmo2, bias = c.family == Family::gpt;
-  if (!post) out.norm(at + "input_layernorm", c.hidden_size, bias);
+  const bool post = c.family == Family::olmo2;
+  if (!post) out.norm(at + "input_layernorm", c);
   attention_specs(out, c, at + "self_attn.");
-  out.norm(at + "post_attention_layernorm", c.hidden_size, bias);
+  out.norm(at + "post_attention_layernorm", c);
   mlp_specs(out, c, at + "mlp.");
-  if (post) out.norm(at + "post_feedforward_layernorm", c.hidden_size, bias);
+  if (post) out.norm(at + "post_feedforward_layernorm", c);
 }
 
 template <class Has>
@@ -142,11 +154,17 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   const bool first = range.begin == 0, last = range.end == layers;
   if (first) {  // also has the table of a tied head, which is sent to a last stage
     out.place(-1, 0);
-    out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::embedding);
+    set_range(
+        out.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::embedding),
+        c, InitRole::embed);
   }
   if (first && c.position == ModelConfig::Position::learned)
     out.matrix("model.embed_positions.weight", c.max_position_embeddings, c.hidden_size, TensorCut::none, false,
                Role::embedding);
+  if (first && c.embedding_norm) {
+    out.norm("model.embed_norm", c);
+    for (TensorSpec& spec : specs) spec.of_norm = false;  // their gradients come with the table's
+  }
   for (int layer = range.begin; layer < range.end; ++layer) {
     out.place(layer, 1 + layer);
     const std::size_t before = specs.size();
@@ -166,9 +184,12 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& c, LayerRange range) {
   }
   if (last) {
     out.place(-1, 1 + layers);
-    out.norm("model.norm", c.hidden_size, c.family == Family::gpt);
+    out.norm("model.norm", c);
+    // The bias comes first: with it, too, the head ends the arena.
+    if (c.head_bias) out.vector("lm_head.bias", c.vocab_size, Initial::zeros, TensorCut::rows);
     if (!c.tie_word_embeddings)
-      out.matrix("lm_head.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::head);
+      set_range(out.matrix("lm_head.weight", c.vocab_size, c.hidden_size, TensorCut::rows, false, Role::head), c,
+                InitRole::head);
   }
   return specs;
 }

@@ -78,6 +78,10 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
     if (sizes.h2 == 0) last.h2 = last.x2;
     if (sizes.qk == 0) last.qk = Kokkos::subview(last.qkv, Kokkos::ALL, rotated);
   }
+  if (range.begin == 0 && c.embedding_norm) {
+    embedded = cut.template matrix<T>(sizes.x, own);
+    embedding_norm = {cut.template vector<Acc<T>>(sizes.inverse), cut.template vector<Acc<T>>(sizes.mean)};
+  }
   output = cut.template matrix<T>(sizes.x, own);
   gradient = cut.template matrix<T>(sizes.x, own);
   if (range.end == c.num_hidden_layers) {

@@ -39,8 +39,10 @@ class Activations {
   Activations(const ModelPart&, LayerRange, int micro_batch, int sequence, bool recompute);
 
   std::vector<LayerActivations<Exec, T>> layers;  // layers[0].x is the stage's input
-  Matrix<T, Exec> output;                         // (n, D) residual stream after the last layer
-  Matrix<T, Exec> h;                              // (n, D) after the final norm; last stage
+  Matrix<T, Exec> embedded;                       // (n, D) embedding before its norm; first stage, where it has one
+  NormStatistics<Exec, T> embedding_norm;
+  Matrix<T, Exec> output;  // (n, D) residual stream after the last layer
+  Matrix<T, Exec> h;       // (n, D) after the final norm; last stage
   NormStatistics<Exec, T> norm;
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
   Matrix<T, Exec> gradient;         // (n, D) of output before a backward pass, of the stage's input after it

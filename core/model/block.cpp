@@ -1,7 +1,5 @@
 #include "core/model/block.hpp"
 
-#include <cmath>
-
 #include "core/model/linear.hpp"
 #include "core/model/norm_layer.hpp"
 #include "kernels/blas/sums.hpp"
@@ -25,7 +23,7 @@ AttentionShape attention_shape(const ModelConfig& c, int batch, int sequence) {
           .heads = static_cast<int>(c.num_attention_heads),
           .kv_heads = static_cast<int>(c.num_key_value_heads),
           .head_dim = static_cast<int>(c.head_dim),
-          .scale = 1 / std::sqrt(static_cast<double>(c.head_dim))};
+          .scale = c.attention_scale()};
 }
 
 template <class Exec, class T>
@@ -37,7 +35,7 @@ void attention_forward(Context<Exec>& context, const typename Weights<Exec, T>::
     linear_forward<Exec, T>(context, w.qkv, whole_rows<T>(context, a.h), a.qkv, a.kept_qkv);
   }
   const auto out = split<T, Exec>(c, a.qk, a.qkv);
-  if (w.q_norm.size() > 0) query_norms_forward<Exec, T>(context, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
+  if (c.query_norms()) query_norms_forward<Exec, T>(context, w, a, split<T, Exec>(c, a.qkv, a.qkv), out);
   rotate<Exec, T>(context, 1, a.qk);
   attention<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), out.q, out.k, out.v, first_key,
                      a.attended, a.lse, context.workspace, a.largest_score);
@@ -65,7 +63,7 @@ void attention_backward_input(Context<Exec>& context, const typename Weights<Exe
   attention_backward<Exec, T>(context.exec, attention_shape(c, context.batch, context.sequence), d.attended, in.q, in.k,
                               in.v, first_key, a.attended, a.lse, out.q, out.k, out.v, context.workspace);
   rotate<Exec, T>(context, -1, columns(d.qkv, 0, c.query_width() + c.key_value_width()));
-  if (w.q_norm.size() > 0)
+  if (c.query_norms())
     query_norms_backward<Exec, T>(context, w, a, split<T, Exec>(c, a.qkv, a.qkv), out, accumulate, g);
   linear_backward_input_summed<Exec, T>(context, w.qkv, d.qkv, d_in, d.passed_qkv);
   if (context.post_norm())
@@ -102,13 +100,28 @@ namespace {
 
 GeluForm gelu_form(const ModelConfig& c) { return c.hidden_act == "gelu" ? GeluForm::exact : GeluForm::tanh; }
 
+bool squares_relu(const ModelConfig& c) { return c.hidden_act == "relu2"; }
+
 // Computes the input of down_proj.
 template <class Exec, class T>
 void activate(Context<Exec>& context, const Matrix<T, Exec>& up, const Matrix<T, Exec>& inner) {
   if (context.config().gated())
     swiglu<Exec, T>(context.exec, up, inner);
+  else if (squares_relu(context.config()))
+    relu_squared<Exec, T>(context.exec, up, inner);
   else
     gelu<Exec, T>(context.exec, gelu_form(context.config()), up, inner);
+}
+
+// Turns up into its gradient, and d_inner, the gradient of the input of down_proj, into that input.
+template <class Exec, class T>
+void activate_backward(Context<Exec>& context, const Matrix<T, Exec>& d_inner, const Matrix<T, Exec>& up) {
+  if (context.config().gated())
+    swiglu_backward<Exec, T>(context.exec, d_inner, up, up, d_inner);
+  else if (squares_relu(context.config()))
+    relu_squared_backward<Exec, T>(context.exec, d_inner, up, up, d_inner);
+  else
+    gelu_backward<Exec, T>(context.exec, gelu_form(context.config()), d_inner, up, up, d_inner);
 }
 
 }  // namespace
@@ -141,10 +154,7 @@ void mlp_backward_input(Context<Exec>& context, const typename Weights<Exec, T>:
   d.down = whole_rows<T>(context, d.down);
   linear_backward_input<Exec, T>(context, w.down, d.down, d.inner, d.passed_down);
   if (d.forward_inner.size() > 0) activate<Exec, T>(context, a.up, d.forward_inner);
-  if (context.config().gated())
-    swiglu_backward<Exec, T>(context.exec, d.inner, a.up, a.up, d.inner);
-  else
-    gelu_backward<Exec, T>(context.exec, gelu_form(context.config()), d.inner, a.up, a.up, d.inner);
+  activate_backward<Exec, T>(context, d.inner, a.up);
   if (d.forward_inner.size() > 0) d.inner = d.forward_inner;
   linear_backward_input_summed<Exec, T>(context, w.up, a.up, d_in, d.passed_up);
   if (context.post_norm())

@@ -26,7 +26,7 @@ struct Context {
   const ModelConfig& config() const { return part.config; }  // this rank's sizes
   int rows() const { return batch * sequence; }
   bool post_norm() const { return config().family == Family::olmo2; }
-  bool layer_norm() const { return config().family == Family::gpt; }
+  bool layer_norm() const { return config().layer_norms(); }
   bool splits_query_norms() const { return part.tp > 1 && config().family == Family::olmo2; }
 };
 

@@ -1,4 +1,5 @@
-// The norm of a family: RMSNorm, or LayerNorm with bias (gpt), with the residual addition before it.
+// The norm of a family: RMSNorm with a weight or (gpt) without, or LayerNorm with bias (gpt), with the residual
+// addition before it.
 #pragma once
 #include "core/model/context.hpp"
 #include "kernels/model/norm.hpp"
@@ -18,6 +19,8 @@ void norm_forward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<
   const double eps = context.config().rms_norm_eps;
   if (context.layer_norm())
     add_layer_norm<Exec, T>(context.exec, x, branch, w.weight, w.bias, eps, sum, y, s.mean, s.inverse);
+  else if (w.weight.size() == 0)
+    gainless_rms_norm<Exec, T>(context.exec, x, branch, context.config().hidden_size, eps, sum, y, s.inverse);
   else if (branch.size() > 0)
     add_rms_norm<Exec, T>(context.exec, x, branch, w.weight, eps, sum, y, s.inverse);
   else
@@ -35,12 +38,14 @@ void norm_backward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix
   if (context.layer_norm())
     layer_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.mean, s.inverse, residual, dx, g.weight, g.bias,
                                  context.workspace);
+  else if (w.weight.size() == 0)
+    gainless_rms_norm_backward<Exec, T>(context.exec, dy, x, context.config().hidden_size, s.inverse, residual, dx);
   else
     rms_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.inverse, residual, dx, g.weight, context.workspace);
 }
 
-// Norms of q and k: per head (qwen3), or over all heads at once (olmo2), which under tensor parallelism lie on several
-// ranks. Then one sum over the ranks serves q and k together, each way.
+// Norms of q and k: per head (qwen3; gpt, where they may have no weight), or over all heads at once (olmo2), which
+// under tensor parallelism lie on several ranks. Then one sum over the ranks serves q and k together, each way.
 
 // q, k or v as a range of columns of a wider matrix.
 template <class View>
@@ -84,6 +89,12 @@ void query_norms_forward(Context<Exec>& context, const typename Weights<Exec, T>
                          const Parts<Matrix<T, Exec>>& out) {
   const double eps = context.config().rms_norm_eps;
   const Exec& exec = context.exec;
+  if (w.q_norm.size() == 0) {
+    const std::int64_t width = context.config().head_dim;
+    gainless_rms_norm<Exec, T>(exec, raw.q, {}, width, eps, {}, out.q, a.inverse_q);
+    gainless_rms_norm<Exec, T>(exec, raw.k, {}, width, eps, {}, out.k, a.inverse_k);
+    return;
+  }
   if (!context.splits_query_norms()) {
     rms_norm<Exec, T>(exec, raw.q, w.q_norm, eps, out.q, a.inverse_q);
     rms_norm<Exec, T>(exec, raw.k, w.k_norm, eps, out.k, a.inverse_k);
@@ -106,6 +117,12 @@ void query_norms_backward(Context<Exec>& context, const typename Weights<Exec, T
                           const Parts<Matrix<T, Exec>>& d, bool accumulate,
                           const typename Gradients<Exec, T>::Layer& g) {
   const Exec& exec = context.exec;
+  if (w.q_norm.size() == 0) {
+    const std::int64_t width = context.config().head_dim;
+    gainless_rms_norm_backward<Exec, T>(exec, d.q, raw.q, width, a.inverse_q, {}, d.q);
+    gainless_rms_norm_backward<Exec, T>(exec, d.k, raw.k, width, a.inverse_k, {}, d.k);
+    return;
+  }
   start_sum(exec, g.q_norm, accumulate);
   start_sum(exec, g.k_norm, accumulate);
   if (!context.splits_query_norms()) {

@@ -13,12 +13,17 @@ namespace {
 
 // Declares the kernels that take something for themselves.
 template <class T>
-void declare_kernels(Workspace<Host>& workspace, const ModelConfig& c, int micro_batch, int sequence, int threads) {
+void declare_kernels(Workspace<Host>& workspace, const ModelPart& part, int micro_batch, int sequence, int threads) {
+  const ModelConfig& c = part.config;
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
   const auto widest = static_cast<std::size_t>(
       std::max({c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.gated() ? 0 : c.intermediate_size}));
   declare_attention<T, Host>(workspace, threads, attention_shape(c, micro_batch, sequence));
   declare<NormScratch<Host, T>>(workspace, n, widest);
+  if (c.head_bias)
+    declare<RowSumScratch<Host, Acc<T>>>(workspace,
+                                         static_cast<std::size_t>(logit_rows(part, micro_batch * sequence, sizeof(T))),
+                                         static_cast<std::size_t>(c.vocab_size));
   declare<EmbedScratch<Host>>(workspace, n, static_cast<std::size_t>(c.vocab_size));
   declare<SumScratch<Host>>(workspace, n);
 }
@@ -26,12 +31,11 @@ void declare_kernels(Workspace<Host>& workspace, const ModelConfig& c, int micro
 }  // namespace
 
 std::size_t workspace_bytes(const ModelPart& part, int micro_batch, int sequence, StorageWidth w, int threads) {
-  const ModelConfig& c = part.config;
   const auto declare = w.compute == sizeof(bf16)    ? declare_kernels<bf16>
                        : w.compute == sizeof(float) ? declare_kernels<float>
                                                     : declare_kernels<double>;
   return scratch_bytes(part, micro_batch, sequence, w) +
-         bytes_taken<Host>([&](Workspace<Host>& counter) { declare(counter, c, micro_batch, sequence, threads); });
+         bytes_taken<Host>([&](Workspace<Host>& counter) { declare(counter, part, micro_batch, sequence, threads); });
 }
 
 std::size_t rope_table_bytes(const ModelConfig& c, int sequence, StorageWidth w) {

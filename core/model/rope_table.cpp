@@ -18,6 +18,12 @@ double scaled(double frequency, const RopeScaling& s) {
 
 std::vector<double> rope_frequencies(const ModelConfig& c) {
   std::vector<double> frequencies(static_cast<std::size_t>(c.head_dim / 2));
+  if (c.partial_rotary_factor < 1) {
+    const auto turning = static_cast<std::size_t>(c.turning_pairs());
+    for (std::size_t i = 0; i < turning; ++i)
+      frequencies[i] = std::pow(c.rope_theta, -static_cast<double>(i) / static_cast<double>(turning - 1));
+    return frequencies;
+  }
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const double f = std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
     frequencies[i] = c.rope_scaling ? scaled(f, *c.rope_scaling) : f;

@@ -8,23 +8,31 @@
 #include "core/model/pass_scratch.hpp"
 #include "core/model/rope_table.hpp"
 #include "kernels/blas/sums.hpp"
+#include "kernels/model/activation.hpp"
 #include "kernels/model/loss.hpp"
 
 namespace sestina {
 
 namespace {
 
+template <class Exec>
+SoftCap soft_cap_of(const Context<Exec>& context) {
+  const ModelConfig& c = context.config();
+  const bool root = c.softcapping_form == ModelConfig::SoftcapForm::root;
+  return {c.final_logit_softcapping, root ? SoftCap::Form::root : SoftCap::Form::tanh};
+}
+
 // Calls body(begin, end, logits) for each slice of rows; logits (end - begin, V) are those of the slice.
 template <class Exec, class T, class Body>
-void for_slices(Context<Exec>& context, const Matrix<const T, Exec>& head, const Matrix<const T, Exec>& h,
-                const Body& body) {
+void for_slices(Context<Exec>& context, const Weights<Exec, T>& w, const Matrix<const T, Exec>& h, const Body& body) {
   const int n = context.rows(), step = logit_rows(context.part, n, sizeof(T));
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> buffer = context.workspace.template take<T>(static_cast<std::size_t>(step), head.extent(0));
+  const Matrix<T, Exec> buffer = context.workspace.template take<T>(static_cast<std::size_t>(step), w.head.extent(0));
   for (int begin = 0; begin < n; begin += step) {
     const int end = begin + step < n ? begin + step : n;
     const Matrix<T, Exec> logits = row_range(buffer, 0, end - begin);
-    context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, row_range(h, begin, end), head, 0, logits);
+    context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, row_range(h, begin, end), w.head, 0, logits);
+    finish_logits<Exec, T>(context, w, logits);
     body(begin, end, logits);
   }
 }
@@ -39,7 +47,7 @@ template <class Exec, class T>
 void slice_loss(Context<Exec>& context, Vector<const std::int32_t, Exec> targets, Acc<T> scale, bool want_gradient,
                 const Matrix<T, Exec>& logits, Vector<Acc<T>, Exec> loss) {
   if (context.part.tp == 1) {
-    softmax_cross_entropy<Exec, T>(context.exec, targets, scale, want_gradient, logits, loss);
+    softmax_cross_entropy<Exec, T>(context.exec, targets, scale, want_gradient, logits, loss, soft_cap_of(context));
     return;
   }
   auto frame = context.workspace.frame();
@@ -52,44 +60,53 @@ void slice_loss(Context<Exec>& context, Vector<const std::int32_t, Exec> targets
   context.group.max(context.exec, largest);
   row_exponentials<Exec, T>(context.exec, targets, first, largest, logits, sum, picked);
   context.group.sum(context.exec, sums);
-  split_cross_entropy<Exec, T>(context.exec, targets, first, largest, sum, picked, scale, want_gradient, logits, loss);
+  split_cross_entropy<Exec, T>(context.exec, targets, first, largest, sum, picked, scale, want_gradient, logits, loss,
+                               soft_cap_of(context));
 }
 
 }  // namespace
 
 template <class Exec, class T>
-void head_loss(Context<Exec>& context, Matrix<const T, Exec> head, Matrix<T, Exec> h,
+void finish_logits(Context<Exec>& context, const Weights<Exec, T>& w, Matrix<T, Exec> logits) {
+  if (w.head_bias.size() > 0) add_bias<Exec, T>(context.exec, w.head_bias, logits);
+  soft_cap<Exec, T>(context.exec, soft_cap_of(context), logits);
+}
+
+template <class Exec, class T>
+void head_loss(Context<Exec>& context, const Weights<Exec, T>& w, Matrix<T, Exec> h,
                Vector<const std::int32_t, Exec> targets, Vector<Acc<T>, Exec> token_loss) {
   auto frame = context.workspace.frame();
   const Matrix<const T, Exec> all = whole_rows<T>(context, h);
-  for_slices<Exec, T>(context, head, all, [&](int begin, int end, const Matrix<T, Exec>& logits) {
+  for_slices<Exec, T>(context, w, all, [&](int begin, int end, const Matrix<T, Exec>& logits) {
     slice_loss<Exec, T>(context, part(targets, begin, end), 0, false, logits, part(token_loss, begin, end));
   });
 }
 
 template <class Exec, class T>
-void head_loss_backward(Context<Exec>& context, Matrix<const T, Exec> head, Matrix<T, Exec> h,
+void head_loss_backward(Context<Exec>& context, const Weights<Exec, T>& w, Matrix<T, Exec> h,
                         Vector<const std::int32_t, Exec> targets, Acc<T> gradient_scale, bool accumulate,
-                        Vector<Acc<T>, Exec> token_loss, Matrix<T, Exec> dh, Matrix<Acc<T>, Exec> d_head) {
+                        Vector<Acc<T>, Exec> token_loss, Matrix<T, Exec> dh, const Gradients<Exec, T>& g) {
   auto frame = context.workspace.frame();
   const Matrix<const T, Exec> all = whole_rows<T>(context, h);
   sum_rows<T>(context, dh, [&](const Matrix<T, Exec>& partial) {
-    for_slices<Exec, T>(context, head, all, [&](int begin, int end, const Matrix<T, Exec>& logits) {
+    for_slices<Exec, T>(context, w, all, [&](int begin, int end, const Matrix<T, Exec>& logits) {
       slice_loss<Exec, T>(context, part(targets, begin, end), gradient_scale, true, logits,
                           part(token_loss, begin, end));
-      context.gemm.template operator()<T, T>(Op::none, Op::none, 1, logits, head, 0, row_range(partial, begin, end));
+      context.gemm.template operator()<T, T>(Op::none, Op::none, 1, logits, w.head, 0, row_range(partial, begin, end));
       context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, logits, row_range(all, begin, end),
-                                                  accumulate || begin > 0 ? 1 : 0, d_head);
+                                                  accumulate || begin > 0 ? 1 : 0, g.head);
+      if (g.head_bias.size() > 0) bias_backward<Exec, T>(context.exec, logits, g.head_bias, context.workspace);
     });
   });
 }
 
 #define SESTINA_HEAD(Exec, T)                                                                                     \
-  template void head_loss<Exec, T>(Context<Exec>&, Matrix<const T, Exec>, Matrix<T, Exec>,                        \
+  template void head_loss<Exec, T>(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec>,                      \
                                    Vector<const std::int32_t, Exec>, Vector<Acc<T>, Exec>);                       \
-  template void head_loss_backward<Exec, T>(Context<Exec>&, Matrix<const T, Exec>, Matrix<T, Exec>,               \
+  template void head_loss_backward<Exec, T>(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec>,             \
                                             Vector<const std::int32_t, Exec>, Acc<T>, bool, Vector<Acc<T>, Exec>, \
-                                            Matrix<T, Exec>, Matrix<Acc<T>, Exec>);
+                                            Matrix<T, Exec>, const Gradients<Exec, T>&);                          \
+  template void finish_logits<Exec, T>(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec>);
 SESTINA_INSTANTIATE(SESTINA_HEAD)
 
 static_assert(Workspace<Host>::alignment == scratch_alignment);
@@ -173,7 +190,7 @@ void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, 
 template <class Exec, class T>
 void Transformer<Exec, T>::loss_only(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                      Vector<const std::int32_t, Exec> targets) {
-  head_loss<Exec, T>(context_, w.head, slot.h, targets, slot.token_loss);
+  head_loss<Exec, T>(context_, w, slot.h, targets, slot.token_loss);
 }
 
 template <class Exec, class T>
@@ -191,8 +208,9 @@ void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<
                                          bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
   hooks.before_backward(last_block());
   const bool handed_on = config().tie_word_embeddings && !first_stage();  // each micro-batch's gradient goes by itself
-  head_loss_backward<Exec, T>(context_, w.head, slot.h, targets, static_cast<Acc<T>>(gradient_scale),
-                              accumulate && !handed_on, slot.token_loss, slot.gradient, g.head);
+  start_sum(context_.exec, g.head_bias, accumulate);
+  head_loss_backward<Exec, T>(context_, w, slot.h, targets, static_cast<Acc<T>>(gradient_scale),
+                              accumulate && !handed_on, slot.token_loss, slot.gradient, g);
   norm_backward<Exec, T>(context_, w.norm, slot.gradient, slot.output, slot.norm, {}, slot.gradient, accumulate,
                          g.norm);
   hooks.after_backward(last_block());
@@ -211,7 +229,7 @@ void Transformer<Exec, T>::backward(const Weights<Exec, T>& w, Activations<Exec,
   }
   if (!first_stage()) return;
   hooks.before_backward(0);
-  embedding_backward(slot, accumulate, g);
+  embedding_backward(w, slot, accumulate, g);
   hooks.after_backward(0);
 }
 
@@ -236,7 +254,7 @@ void Transformer<Exec, T>::backward_weight(const Weights<Exec, T>& w, Activation
     hooks.after_backward(1 + range_.begin + static_cast<int>(i));
   }
   if (!first_stage()) return;
-  embedding_backward(slot, accumulate, g);
+  embedding_backward(w, slot, accumulate, g);
   hooks.after_backward(0);
 }
 
@@ -244,15 +262,21 @@ void Transformer<Exec, T>::backward_weight(const Weights<Exec, T>& w, Activation
 template <class Exec, class T>
 void Transformer<Exec, T>::embedding_forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot) {
   const auto position = part().tp_rank == 0 ? w.position : Matrix<const T, Exec>();
-  sum_rows<T>(context_, slot.layers[0].x, [&](const Matrix<T, Exec>& rows) {
+  const bool normed = config().embedding_norm;
+  sum_rows<T>(context_, normed ? slot.embedded : slot.layers[0].x, [&](const Matrix<T, Exec>& rows) {
     embed<Exec, T>(context_.exec, slot.tokens, w.embedding, position, context_.sequence, rows,
                    static_cast<std::int32_t>(part().vocabulary_begin));
   });
+  if (normed)
+    norm_forward<Exec, T>(context_, w.embedding_norm, slot.embedded, {}, {}, slot.layers[0].x, slot.embedding_norm);
 }
 
 template <class Exec, class T>
-void Transformer<Exec, T>::embedding_backward(Activations<Exec, T>& slot, bool accumulate,
+void Transformer<Exec, T>::embedding_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot, bool accumulate,
                                               const Gradients<Exec, T>& g) {
+  if (config().embedding_norm)
+    norm_backward<Exec, T>(context_, w.embedding_norm, slot.gradient, slot.embedded, slot.embedding_norm, {},
+                           slot.gradient, accumulate, g.embedding_norm);
   const bool begun_by_head = config().tie_word_embeddings;
   start_sum(context_.exec, g.embedding, accumulate || begun_by_head);
   start_sum(context_.exec, g.position, accumulate);
@@ -293,6 +317,7 @@ void Transformer<Exec, T>::logits(const Weights<Exec, T>& w, const Activations<E
   const Matrix<const T, Exec> h = whole_rows<T>(context_, slot.h);
   gemm_.template operator()<T, T>(Op::none, Op::transpose, 1,
                                   row_range(h, begin, begin + static_cast<int>(out.extent(0))), w.head, 0, out);
+  finish_logits<Exec, T>(context_, w, out);
 }
 
 #define SESTINA_TRANSFORMER(Exec, T) template class Transformer<Exec, T>;

@@ -17,14 +17,19 @@ namespace sestina {
 
 // Computes token_loss (N) from the own rows of h (n, D); a target below 0 has loss 0.
 template <class Exec, class T>
-void head_loss(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h, Vector<const std::int32_t, Exec> targets,
+void head_loss(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec> h, Vector<const std::int32_t, Exec> targets,
                Vector<Acc<T>, Exec> token_loss);
 
-// Computes the losses, dh (n, D), and d_head (V, D), which it sets or adds to; both gradients times gradient_scale.
+// Computes the losses, dh (n, D), and the gradients of the head (V, D), which it sets or adds to, and of its bias (V),
+// which it adds to; all gradients times gradient_scale.
 template <class Exec, class T>
-void head_loss_backward(Context<Exec>&, Matrix<const T, Exec> head, Matrix<T, Exec> h,
+void head_loss_backward(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec> h,
                         Vector<const std::int32_t, Exec> targets, Acc<T> gradient_scale, bool accumulate,
-                        Vector<Acc<T>, Exec> token_loss, Matrix<T, Exec> dh, Matrix<Acc<T>, Exec> d_head);
+                        Vector<Acc<T>, Exec> token_loss, Matrix<T, Exec> dh, const Gradients<Exec, T>&);
+
+// Makes logits (R, V) of products with the head: adds its bias and bounds them, where the model does so.
+template <class Exec, class T>
+void finish_logits(Context<Exec>&, const Weights<Exec, T>&, Matrix<T, Exec> logits);
 
 // A transformer language model, or the layers of one pipeline stage of it, as functions of (weights, activation slot,
 // gradients); under tensor parallelism one rank's part of it. It owns no tensor: only rotary tables, the products'
@@ -100,7 +105,7 @@ class Transformer {
   void head_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                      double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
   void embedding_forward(const Weights<Exec, T>&, Activations<Exec, T>&);
-  void embedding_backward(Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&);
+  void embedding_backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&);
 
   LayerRange range_;
   bool recompute_;

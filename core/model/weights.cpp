@@ -22,9 +22,11 @@ class Builder {
     Views views;
     views.embedding = matrix("model.embed_tokens.weight", c_.vocab_size, c_.hidden_size);
     views.position = matrix("model.embed_positions.weight", c_.max_position_embeddings, c_.hidden_size);
+    if (c_.embedding_norm) views.embedding_norm = norm("model.embed_norm");
     for (int l = range.begin; l < range.end; ++l) views.layers.push_back(layer(fmt::format("model.layers.{}.", l)));
     views.norm = norm("model.norm");
     views.head = c_.tie_word_embeddings ? views.embedding : matrix("lm_head.weight", c_.vocab_size, c_.hidden_size);
+    views.head_bias = vector("lm_head.bias", c_.vocab_size);
     return views;
   }
 
@@ -35,8 +37,8 @@ class Builder {
     typename Views::Layer result;
     result.attention_norm = norm(at + (post ? "post_attention_layernorm" : "input_layernorm"));
     result.qkv = linear(at + "self_attn.q_proj", q + 2 * kv, d);
-    result.q_norm = vector(at + "self_attn.q_norm.weight", c_.family == Family::qwen3 ? c_.head_dim : q);
-    result.k_norm = vector(at + "self_attn.k_norm.weight", c_.family == Family::qwen3 ? c_.head_dim : kv);
+    result.q_norm = vector(at + "self_attn.q_norm.weight", c_.head_norms() ? c_.head_dim : q);
+    result.k_norm = vector(at + "self_attn.k_norm.weight", c_.head_norms() ? c_.head_dim : kv);
     result.o = linear(at + "self_attn.o_proj", d, q);
     result.mlp_norm = norm(at + (post ? "post_feedforward_layernorm" : "post_attention_layernorm"));
     result.up = c_.gated() ? linear(at + "mlp.gate_proj", 2 * f, d) : linear(at + "mlp.up_proj", f, d);

@@ -34,7 +34,7 @@ struct ModelViews {
     std::vector<FormedWeight> formed;
   };
   struct Norm {
-    Vector<V, Exec> weight, bias;  // bias: LayerNorm, else empty
+    Vector<V, Exec> weight, bias;  // weight: empty for a norm without; bias: LayerNorm, else empty
   };
   struct Layer {
     Norm attention_norm;  // before attention, or after it (olmo2)
@@ -48,11 +48,13 @@ struct ModelViews {
 
   Matrix<M, Exec> embedding;  // (V, D), first stage
   Matrix<M, Exec> position;   // (positions, D) or empty
+  Norm embedding_norm;        // first stage, where the model has it
   std::vector<Layer> layers;  // layers of the range
   Norm norm;                  // last stage
   // (V, D), last stage; when tied it is the embedding, which a last stage that is not the first gets from the first
   // one.
   Matrix<M, Exec> head;
+  Vector<V, Exec> head_bias;  // (V), last stage, or empty
 };
 
 template <class Exec, class T>

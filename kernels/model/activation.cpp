@@ -101,6 +101,38 @@ void gelu_backward(const Exec& exec, GeluForm form, Matrix<const T, Exec> dy, Ma
 }
 
 template <class Exec, class T>
+void relu_squared(const Exec& exec, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(x.extent(1));
+  for_rows(
+      "relu_squared", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+        const T* in = row_of(x, row);
+        T* out = row_of(y, row);
+        each(lane, f, [&](int j) {
+          const A value = A(in[j]), open = value < A(0) ? A(0) : value;  // a NaN stays one
+          out[j] = T(open * open);
+        });
+      });
+}
+
+template <class Exec, class T>
+void relu_squared_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<T, Exec> dx,
+                           Matrix<T, Exec> y) {
+  using A = Acc<T>;
+  const int f = static_cast<int>(x.extent(1));
+  for_rows(
+      "relu_squared_back", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+        const T *in = row_of(x, row), *grad = row_of(dy, row);
+        T *out = row_of(y, row), *dout = row_of(dx, row);
+        each(lane, f, [&](int j) {
+          const A value = A(in[j]), open = value < A(0) ? A(0) : value, d = A(grad[j]);
+          dout[j] = T(A(2) * d * open);
+          out[j] = T(open * open);
+        });
+      });
+}
+
+template <class Exec, class T>
 void add_bias(const Exec& exec, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec> y) {
   using A = Acc<T>;
   const int d = static_cast<int>(y.extent(1));
@@ -140,6 +172,9 @@ void bias_backward(const Exec& exec, Matrix<const T, Exec> dy, Vector<Acc<T>, Ex
   template void gelu<Exec, T>(const Exec&, GeluForm, Matrix<const T, Exec>, Matrix<T, Exec>);                        \
   template void gelu_backward<Exec, T>(const Exec&, GeluForm, Matrix<const T, Exec>, Matrix<const T, Exec>,          \
                                        Matrix<T, Exec>, Matrix<T, Exec>);                                            \
+  template void relu_squared<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<T, Exec>);                          \
+  template void relu_squared_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>,            \
+                                               Matrix<T, Exec>, Matrix<T, Exec>);                                    \
   template void add_bias<Exec, T>(const Exec&, Vector<const Acc<T>, Exec>, Matrix<T, Exec>);                         \
   template void bias_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_ACTIVATION)

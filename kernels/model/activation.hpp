@@ -24,6 +24,13 @@ template <class Exec, class T>
 void gelu_backward(const Exec&, GeluForm, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<T, Exec> dx,
                    Matrix<T, Exec> y);
 
+// Computes y = max(x, 0)^2 (So et al. 2021); backward as gelu's.
+template <class Exec, class T>
+void relu_squared(const Exec&, Matrix<const T, Exec> x, Matrix<T, Exec> y);
+template <class Exec, class T>
+void relu_squared_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<T, Exec> dx,
+                           Matrix<T, Exec> y);
+
 // add_bias adds bias (D) to every row of y (N, D); bias_backward adds the column sums of dy to dbias in a fixed order.
 template <class Exec, class T>
 void add_bias(const Exec&, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec> y);

@@ -2,6 +2,7 @@
 
 #include "kernels/blas/math.hpp"
 #include "kernels/blas/rows.hpp"
+#include "kernels/model/soft_cap.hpp"
 
 namespace sestina {
 namespace {
@@ -33,8 +34,9 @@ KOKKOS_INLINE_FUNCTION A sum_exponentials(const L& lane, const T* x, int n, A& l
 
 template <class Exec, class T>
 void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> target, Acc<T> gradient_scale,
-                           bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss) {
+                           bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss, SoftCap cap) {
   using A = Acc<T>;
+  const CapSlope<A> slope(cap);
   const int vocabulary = static_cast<int>(logits.extent(1));
   for_rows(
       "cross_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
@@ -52,6 +54,13 @@ void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> ta
         if (is_first(lane)) loss(row) = Kokkos::log(sum) - picked;
         if (!want_gradient) return;
         const A scale = gradient_scale / sum;
+        if (slope.bounded()) {
+          const A own = slope(picked + largest);
+          each(lane, vocabulary, [&](int j) { x[j] = T(exp_fast(A(x[j]) - largest) * scale * slope(A(x[j]))); });
+          sync(lane);
+          if (is_first(lane)) x[wanted] = T((exp_fast(picked) * scale - gradient_scale) * own);
+          return;
+        }
         each(lane, vocabulary, [&](int j) { x[j] = T(exp_fast(A(x[j]) - largest) * scale); });
         sync(lane);
         if (is_first(lane)) x[wanted] = T(exp_fast(picked) * scale - gradient_scale);
@@ -175,7 +184,7 @@ void embed_backward(const Exec& exec, Vector<const std::int32_t, Exec> token, Ma
 
 #define SESTINA_LOSS(Exec, T)                                                                                      \
   template void softmax_cross_entropy<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Acc<T>, bool,        \
-                                               Matrix<T, Exec>, Vector<Acc<T>, Exec>);                             \
+                                               Matrix<T, Exec>, Vector<Acc<T>, Exec>, SoftCap);                    \
   template void embed<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>,               \
                                Matrix<const T, Exec>, int, Matrix<T, Exec>, std::int32_t);                         \
   template void embed_backward<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, int, \

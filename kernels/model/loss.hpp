@@ -6,12 +6,23 @@
 
 namespace sestina {
 
+// A smooth bound of logits; bound 0: none. Of a logit x, tanh makes z = bound tanh(x / bound), whose slope is
+// 1 - (z / bound)^2 (Gemma 2, arXiv 2408.00118); root makes z = bound x (x^2 + bound^2)^-1/2, whose slope is
+// (1 - (z / bound)^2)^3/2 (modded-nanogpt).
+struct SoftCap {
+  double bound = 0;
+  enum class Form { tanh, root } form = Form::tanh;
+};
+// Bounds logits in place.
+template <class Exec, class T>
+void soft_cap(const Exec&, SoftCap, Matrix<T, Exec> logits);
+
 // Computes for each row r of logits (R, V): loss(r) = log sum exp(logits(r,:)) - logits(r, target(r)), 0 where
 // target(r) < 0. With want_gradient, logits(r, j) becomes gradient_scale * (softmax_j - [j == target(r)]) (0 where
-// target(r) < 0).
+// target(r) < 0), times the slope of the bound where the logits have been bounded.
 template <class Exec, class T>
 void softmax_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target, Acc<T> gradient_scale,
-                           bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss);
+                           bool want_gradient, Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss, SoftCap = {});
 
 // Sets the rows of y (N, D) to rows of table (V, D) by token; position (>= sequence, D), or empty, is added by row mod
 // sequence (gpt). The table holds tokens [first, first + V); the row of any other token is zero.
@@ -53,6 +64,6 @@ template <class Exec, class T>
 void split_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target, std::int32_t first,
                          Vector<const Acc<T>, Exec> largest, Vector<const Acc<T>, Exec> sum,
                          Vector<const Acc<T>, Exec> picked, Acc<T> gradient_scale, bool want_gradient,
-                         Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss);
+                         Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss, SoftCap = {});
 
 }  // namespace sestina

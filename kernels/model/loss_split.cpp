@@ -2,6 +2,7 @@
 
 #include "kernels/blas/math.hpp"
 #include "kernels/blas/rows.hpp"
+#include "kernels/model/soft_cap.hpp"
 
 namespace sestina {
 
@@ -44,8 +45,9 @@ template <class Exec, class T>
 void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> target, std::int32_t first,
                          Vector<const Acc<T>, Exec> largest, Vector<const Acc<T>, Exec> sum,
                          Vector<const Acc<T>, Exec> picked, Acc<T> gradient_scale, bool want_gradient,
-                         Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss) {
+                         Matrix<T, Exec> logits, Vector<Acc<T>, Exec> loss, SoftCap cap) {
   using A = Acc<T>;
+  const CapSlope<A> slope(cap);
   const int columns = static_cast<int>(logits.extent(1));
   for_rows(
       "split_entropy", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
@@ -58,6 +60,14 @@ void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> targ
           return;
         }
         const A top = largest(row), scale = gradient_scale / sum(row);
+        if (slope.bounded()) {
+          const int target_column = target(row) - first;
+          each(lane, columns, [&](int j) { x[j] = T(exp_fast(A(x[j]) - top) * scale * slope(A(x[j]))); });
+          sync(lane);
+          if (is_first(lane) && 0 <= target_column && target_column < columns)
+            x[target_column] = T((exp_fast(picked(row)) * scale - gradient_scale) * slope(picked(row) + top));
+          return;
+        }
         each(lane, columns, [&](int j) { x[j] = T(exp_fast(A(x[j]) - top) * scale); });
         sync(lane);
         const int wanted = target(row) - first;
@@ -72,9 +82,10 @@ void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> targ
   template void row_exponentials<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, std::int32_t,             \
                                           Vector<const Acc<T>, Exec>, Matrix<const T, Exec>, Vector<Acc<T>, Exec>, \
                                           Vector<Acc<T>, Exec>);                                                   \
-  template void split_cross_entropy<Exec, T>(                                                                      \
-      const Exec&, Vector<const std::int32_t, Exec>, std::int32_t, Vector<const Acc<T>, Exec>,                     \
-      Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>, Acc<T>, bool, Matrix<T, Exec>, Vector<Acc<T>, Exec>);
+  template void split_cross_entropy<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, std::int32_t,          \
+                                             Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>,               \
+                                             Vector<const Acc<T>, Exec>, Acc<T>, bool, Matrix<T, Exec>,            \
+                                             Vector<Acc<T>, Exec>, SoftCap);
 SESTINA_INSTANTIATE(SESTINA_SPLIT_LOSS)
 
 }  // namespace sestina

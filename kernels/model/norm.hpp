@@ -27,6 +27,16 @@ void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Ex
                        Matrix<const T, Exec> residual, Matrix<T, Exec> dx, Vector<Acc<T>, Exec> dweight,
                        Workspace<Exec>&);
 
+// RMSNorm without a weight, y = x * inv_rms, over groups of `width` columns (N, G*width). With a branch sum = x +
+// branch is normalised, which may be x; without one sum is not written. x and y may be the same view.
+template <class Exec, class T>
+void gainless_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, std::int64_t width,
+                       double eps, Matrix<T, Exec> sum, Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms);
+// Sets dx as rms_norm_backward does.
+template <class Exec, class T>
+void gainless_rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, std::int64_t width,
+                                Vector<const Acc<T>, Exec> inv_rms, Matrix<const T, Exec> residual, Matrix<T, Exec> dx);
+
 // Computes sum = x + branch (no norm): the last residual addition of a stage. sum may be x.
 template <class Exec, class T>
 void add(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> branch, Matrix<T, Exec> sum);

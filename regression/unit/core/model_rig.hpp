@@ -25,6 +25,22 @@ inline ModelConfig small_model(Family family) {
   return c;
 }
 
+// A gpt with every switch away from GPT-2: the baseline of modded-nanogpt's contest in steps.
+inline ModelConfig contest_model() {
+  ModelConfig c = small_model(Family::gpt);
+  c.head_dim = 8;
+  c.rope_theta = 1024;
+  c.attention_bias = c.head_bias = c.embedding_norm = c.qk_norm = true;
+  c.qk_norm_gain = false;
+  c.norm = ModelConfig::Norm::rmsnorm;
+  c.hidden_act = "relu2";
+  c.partial_rotary_factor = 0.5;
+  c.attention_multiplier = 0.12;
+  c.final_logit_softcapping = 3;  // small enough to count
+  c.softcapping_form = ModelConfig::SoftcapForm::root;
+  return c;
+}
+
 template <class Exec, class T>
 struct ModelRig {
   using A = Acc<T>;

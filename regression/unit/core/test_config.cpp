@@ -39,38 +39,102 @@ TEST(Flops, CountProductsAndAttention) {
   EXPECT_DOUBLE_EQ(flops_per_token(c, 256), 6 * matrices + 12.0 * 8 * 256 * 256);
 }
 
+// Returns the names of the tensors of a model with one layer.
+std::vector<std::string> tensor_names_of(Family family, auto change) {
+  ModelConfig c = family_defaults(family);
+  c.hidden_size = c.intermediate_size = c.vocab_size = 8;
+  c.num_hidden_layers = c.num_attention_heads = c.num_key_value_heads = 1;
+  c.head_dim = 8;
+  change(c);
+  std::vector<std::string> list;
+  for (const TensorSpec& spec : tensor_specs(c)) list.push_back(spec.name);
+  return list;
+}
+
 TEST(TensorSpecs, NamesAndOrderOfTheFamilies) {
-  const auto names = [](Family family, auto change) {
-    ModelConfig c = family_defaults(family);
-    c.hidden_size = c.intermediate_size = c.vocab_size = 8;
-    c.num_hidden_layers = c.num_attention_heads = c.num_key_value_heads = 1;
-    c.head_dim = 8;
-    change(c);
-    std::vector<std::string> list;
-    for (const TensorSpec& spec : tensor_specs(c)) list.push_back(spec.name);
-    return list;
-  };
   const std::string at = "model.layers.0.", attention = at + "self_attn.", mlp = at + "mlp.";
-  EXPECT_EQ(names(Family::llama, [](ModelConfig&) {}),
+  EXPECT_EQ(tensor_names_of(Family::llama, [](ModelConfig&) {}),
             (std::vector<std::string>{
                 "model.embed_tokens.weight", at + "input_layernorm.weight", attention + "q_proj.weight",
                 attention + "k_proj.weight", attention + "v_proj.weight", attention + "o_proj.weight",
                 at + "post_attention_layernorm.weight", mlp + "gate_proj.weight", mlp + "up_proj.weight",
                 mlp + "down_proj.weight", "model.norm.weight", "lm_head.weight"}));
   EXPECT_EQ(
-      names(Family::olmo2, [](ModelConfig& c) { c.tie_word_embeddings = true; }),
+      tensor_names_of(Family::olmo2, [](ModelConfig& c) { c.tie_word_embeddings = true; }),
       (std::vector<std::string>{"model.embed_tokens.weight", attention + "q_proj.weight", attention + "k_proj.weight",
                                 attention + "v_proj.weight", attention + "q_norm.weight", attention + "k_norm.weight",
                                 attention + "o_proj.weight", at + "post_attention_layernorm.weight",
                                 mlp + "gate_proj.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
                                 at + "post_feedforward_layernorm.weight", "model.norm.weight"}));
-  const auto gpt = names(Family::gpt, [](ModelConfig& c) {
+  const auto gpt = tensor_names_of(Family::gpt, [](ModelConfig& c) {
     c.position = ModelConfig::Position::learned;
     c.attention_bias = true;
   });
   for (const char* name : {"model.embed_positions.weight", "model.layers.0.self_attn.o_proj.bias",
                            "model.layers.0.mlp.up_proj.bias", "model.layers.0.input_layernorm.bias", "model.norm.bias"})
     EXPECT_EQ(std::count(gpt.begin(), gpt.end(), name), 1) << name;
+}
+
+TEST(TensorSpecs, SwitchesDecideWhichTensorsThereAre) {
+  const std::string at = "model.layers.0.", attention = at + "self_attn.", mlp = at + "mlp.";
+  const auto bare = tensor_names_of(Family::gpt, [](ModelConfig& c) {
+    c.norm = ModelConfig::Norm::rmsnorm;
+    c.norm_gain = c.qk_norm_gain = false;
+    c.qk_norm = c.embedding_norm = true;
+  });
+  EXPECT_EQ(bare, (std::vector<std::string>{"model.embed_tokens.weight", attention + "q_proj.weight",
+                                            attention + "k_proj.weight", attention + "v_proj.weight",
+                                            attention + "o_proj.weight", mlp + "up_proj.weight",
+                                            mlp + "down_proj.weight", "lm_head.weight"}));
+  const auto gains = tensor_names_of(Family::gpt, [](ModelConfig& c) {
+    c.norm = ModelConfig::Norm::rmsnorm;
+    c.qk_norm = c.embedding_norm = c.head_bias = true;
+  });
+  EXPECT_EQ(gains, (std::vector<std::string>{
+                       "model.embed_tokens.weight", "model.embed_norm.weight", at + "input_layernorm.weight",
+                       attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight",
+                       attention + "q_norm.weight", attention + "k_norm.weight", attention + "o_proj.weight",
+                       at + "post_attention_layernorm.weight", mlp + "up_proj.weight", mlp + "down_proj.weight",
+                       "model.norm.weight", "lm_head.bias", "lm_head.weight"}));
+}
+
+TEST(HfConfig, SwitchesOfGptComeBackAndAreNoGpt2) {
+  ModelConfig plain = family_defaults(Family::gpt);
+  plain.hidden_size = plain.intermediate_size = 64;
+  plain.num_hidden_layers = 2;
+  plain.num_attention_heads = plain.num_key_value_heads = 4;
+  plain.head_dim = 16;
+  plain.vocab_size = 50;
+  plain.attention_bias = true;
+  plain.position = ModelConfig::Position::learned;
+  ASSERT_EQ(gpt2_difference(plain), "");
+  const std::pair<const char*, void (*)(ModelConfig&)> switches[] = {
+      {"norm", [](ModelConfig& c) { c.norm = ModelConfig::Norm::rmsnorm; }},
+      {"qk_norm", [](ModelConfig& c) { c.qk_norm = true; }},
+      {"embedding_norm", [](ModelConfig& c) { c.embedding_norm = true; }},
+      {"attention_multiplier", [](ModelConfig& c) { c.attention_multiplier = 0.12; }},
+      {"final_logit_softcapping", [](ModelConfig& c) { c.final_logit_softcapping = 15; }},
+      {"head_bias", [](ModelConfig& c) { c.head_bias = true; }}};
+  ModelConfig all = plain;
+  for (const auto& [key, set] : switches) {
+    ModelConfig one = plain;
+    set(one);
+    set(all);
+    EXPECT_TRUE(gpt2_difference(one).starts_with(key)) << gpt2_difference(one);
+  }
+  all.position = ModelConfig::Position::rope;
+  all.norm_gain = all.qk_norm_gain = false;
+  all.partial_rotary_factor = 0.5;
+  all.softcapping_form = ModelConfig::SoftcapForm::root;
+  all.hidden_act = "relu2";
+  const ModelConfig back = ModelConfig::from_hf_json(all.to_hf_json(), "test");
+  EXPECT_EQ(back.to_hf_json(), all.to_hf_json());
+  EXPECT_EQ(model_section(back), model_section(all));
+  EXPECT_NE(back.to_hf_json(), plain.to_hf_json());
+  // transformers knows relu2 by name, in GPT-2 too.
+  ModelConfig squared = plain;
+  squared.hidden_act = "relu2";
+  EXPECT_EQ(ModelConfig::from_hf_json(squared.to_hf_json(), "test").hidden_act, "relu2");
 }
 
 TEST(HfConfig, RoundTripsThroughItsOwnText) {
@@ -190,6 +254,24 @@ TEST(ModelDeck, FamilyWithSizes) {
   EXPECT_EQ(read("family = \"qwen3\"\n" + sizes).head_dim, 128);
 }
 
+TEST(ModelDeck, FirstRangesByRole) {
+  const ModelConfig c = read(
+      "family = \"llama\"\nhidden_size = 48\nnum_hidden_layers = 1\nnum_attention_heads = 4\nvocab_size = 300\n"
+      "intermediate_size = 75\ninit = {embed = 1, q = \"fan_in\", o = 0, down = \"fan_in\", head = 0}");
+  const auto range = [&](const std::string& name) {
+    for (const TensorSpec& spec : tensor_specs(c))
+      if (spec.name.ends_with(name)) return spec.initial == Initial::zeros ? -1 : spec.initial_range;
+    return 7.0;
+  };
+  EXPECT_EQ(range("embed_tokens.weight"), 1);
+  EXPECT_DOUBLE_EQ(range("q_proj.weight"), 1.0 / 12);
+  EXPECT_EQ(range("k_proj.weight"), 0);  // initializer_range
+  EXPECT_EQ(range("o_proj.weight"), -1);
+  EXPECT_EQ(range("gate_proj.weight"), 0);
+  EXPECT_DOUBLE_EQ(range("down_proj.weight"), 1.0 / 15);
+  EXPECT_EQ(range("lm_head.weight"), -1);
+}
+
 TEST(ModelDeck, FolderOfTransformers) {
   const std::string folder = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
   const ModelConfig c = read("from_hf = \"" + folder + "\"");
@@ -255,6 +337,16 @@ TEST(ModelDeck, SaysWhatIsWrong) {
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nposition = \"learned\""), "learned"));
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_act = \"gelu\""), "silu"));
   EXPECT_TRUE(says(errors("preset = \"llama-60m\"\nhidden_sise = 3"), "hidden_sise"));
+  const std::string gpt =
+      "family = \"gpt\"\nhidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 4\nvocab_size = 300\n";
+  EXPECT_TRUE(says(errors(gpt + "norm_gain = false"), "a LayerNorm has weights"));
+  EXPECT_TRUE(says(errors(gpt + "position = \"learned\"\npartial_rotary_factor = 0.5"), "positions are learned"));
+  EXPECT_TRUE(says(errors(gpt + "partial_rotary_factor = 0.1"), "fewer than two pairs"));
+  EXPECT_TRUE(says(errors(gpt + "init = {q = -1}"), "model.init.q"));
+  EXPECT_TRUE(says(errors(gpt + "init = {q = 1}\nlinear = {form = \"lora\"}"), "frozen weights begin"));
+  for (const char* of_gpt : {"norm_gain = false", "qk_norm = true", "embedding_norm = true", "head_bias = true",
+                             "partial_rotary_factor = 0.5", "attention_multiplier = 1", "final_logit_softcapping = 30"})
+    EXPECT_TRUE(says(errors(std::string("preset = \"llama-60m\"\n") + of_gpt), "gpt")) << of_gpt;
   EXPECT_TRUE(says(errors("from_hf = \"no/such/folder\""), "config.json"));
   const std::string golden = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
   EXPECT_TRUE(says(errors("from_hf = \"" + golden + "\"\nvocab_size = 3"), "conflicts with model.from_hf"));

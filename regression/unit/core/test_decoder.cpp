@@ -36,6 +36,10 @@ std::vector<DecoderKind> decoder_kinds() {
   turned.position =
       turned.position == ModelConfig::Position::learned ? ModelConfig::Position::rope : ModelConfig::Position::learned;
   all.push_back({"gpt, the other positions", turned});
+  ModelConfig contest = contest_model();
+  contest.vocab_size = 61;
+  contest.max_position_embeddings = 300;
+  all.push_back({"gpt, every switch", contest});
   return all;
 }
 

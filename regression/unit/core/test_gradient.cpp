@@ -38,13 +38,29 @@ std::vector<FormVariant> variants() {
                     c.position = ModelConfig::Position::learned;
                     c.attention_bias = c.tie_word_embeddings = true;
                   }),
-          variant("gpt_rotary_tanh", Family::gpt, [](ModelConfig& c) { c.hidden_act = "gelu_new"; })};
+          variant("gpt_rotary_tanh", Family::gpt, [](ModelConfig& c) { c.hidden_act = "gelu_new"; }),
+          {"gpt_contest", contest_model()},
+          variant("gpt_bare_norms", Family::gpt,
+                  [](ModelConfig& c) {
+                    c = contest_model();
+                    c.norm_gain = false;
+                    c.qk_norm_gain = true;
+                    c.tie_word_embeddings = true;
+                    c.softcapping_form = ModelConfig::SoftcapForm::tanh;
+                  }),
+          variant("gpt_layer_norm_embedding", Family::gpt, [](ModelConfig& c) {
+            c.embedding_norm = c.head_bias = true;
+            c.position = ModelConfig::Position::learned;
+          })};
 }
 
 class Gradient : public testing::TestWithParam<FormVariant> {};
 
 // Directional derivative of f by central differences of fourth order. With h = 4e-5 the truncation, h^4 times a fifth
 // derivative of up to 1e10, is 3e-8 at most, the rounding of a loss near 50 about 1e-14 / h = 3e-10.
+// A squared ReLU has a kink in its slope, which a smaller h makes rare to meet: its rounding is 1e-8 at most.
+double step_size(const ModelConfig& c) { return c.hidden_act == "relu2" ? 1e-6 : 4e-5; }
+
 template <class F>
 double slope(const F& f, double h) {
   return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
@@ -79,7 +95,7 @@ TEST_P(Gradient, EveryTensorByDifferences) {
             rig.set_master(i, moved);
             return evaluate();
           },
-          4e-5);
+          step_size(GetParam().config));
       EXPECT_NEAR(numeric, analytic, 2e-7 * (size + 1)) << name;
       // Softmax does not see a bias of k, unless k is turned by its position.
       const double least = name.ends_with("k_proj.bias") ? 0 : 1e-3;
@@ -110,7 +126,7 @@ TEST_P(Gradient, StreamThroughOneBlock) {
     for (std::size_t i = 0; i < c.size(); ++i) f += c[i] * (a.x2.data()[i] + branch.data()[i]);
     return f;
   };
-  const double numeric = slope(evaluate, 4e-5);
+  const double numeric = slope(evaluate, step_size(GetParam().config));
   evaluate(0);
   std::copy(c.begin(), c.end(), gradient.data());
   block_backward<Host, double>(context, rig.weights.layers[0], a, {}, gradient, false, rig.gradients.layers[0]);

@@ -11,7 +11,12 @@
 namespace sestina {
 namespace {
 
-constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+// One model of each family, and a gpt with every switch set.
+const std::vector<ModelConfig>& models() {
+  static const std::vector<ModelConfig> all = {small_model(Family::llama), small_model(Family::olmo2),
+                                               small_model(Family::qwen3), small_model(Family::gpt), contest_model()};
+  return all;
+}
 
 template <class Rig>
 void expect_same_gradients(const Rig& a, const Rig& b) {
@@ -24,17 +29,17 @@ using ComputeTypes = testing::Types<float, bf16, double>;
 TYPED_TEST_SUITE(ModelOf, ComputeTypes);
 
 TYPED_TEST(ModelOf, RecomputeChangesNoBit) {
-  for (const Family family : families) {
-    ModelRig<Device, TypeParam> kept(small_model(family), 2, 9), again(small_model(family), 2, 9, true);
+  for (const ModelConfig& config : models()) {
+    ModelRig<Device, TypeParam> kept(config, 2, 9), again(config, 2, 9, true);
     EXPECT_LT(again.slot.bytes(), kept.slot.bytes());
-    EXPECT_EQ(kept.loss_and_backward(0.1), again.loss_and_backward(0.1)) << name(family);
+    EXPECT_EQ(kept.loss_and_backward(0.1), again.loss_and_backward(0.1)) << name(config.family);
     expect_same_gradients(kept, again);
   }
 }
 
 TYPED_TEST(ModelOf, FirstMicroStepAssignsLaterOnesAdd) {
-  for (const Family family : families) {
-    ModelRig<Device, TypeParam> rig(small_model(family), 2, 5);
+  for (const ModelConfig& config : models()) {
+    ModelRig<Device, TypeParam> rig(config, 2, 5);
     rig.loss_and_backward(1);
     std::vector<std::vector<Acc<TypeParam>>> once;
     for (std::size_t i = 0; i < rig.arena.size(); ++i) once.push_back(rig.gradient(i));
@@ -55,8 +60,7 @@ TYPED_TEST(ModelOf, FirstMicroStepAssignsLaterOnesAdd) {
 }
 
 TEST(Model, TwoMicroBatchesMakeOneLargeBatch) {
-  for (const Family family : families) {
-    const ModelConfig config = small_model(family);
+  for (const ModelConfig& config : models()) {
     ModelRig<Device, double> whole(config, 4, 6), half(config, 2, 6);
     const auto in = whole.download(Vector<const std::int32_t, Device>(whole.tokens));
     const auto out = whole.download(Vector<const std::int32_t, Device>(whole.targets));
@@ -75,8 +79,7 @@ TEST(Model, TwoMicroBatchesMakeOneLargeBatch) {
 }
 
 TEST(Model, StagesComposeToTheWholeModel) {
-  for (const Family family : families) {
-    const ModelConfig config = small_model(family);
+  for (const ModelConfig& config : models()) {
     ModelRig<Device, float> whole(config), first(config, 2, 7, {0, 1}), last(config, 2, 7, {1, 2});
     const double loss = whole.loss_and_backward(0.5);
     first.forward();
@@ -177,21 +180,21 @@ void expect_planned_bytes(const ModelConfig& config, bool recompute) {
 }
 
 TEST(Model, TakesTheBytesOfThePlan) {
-  for (const Family family : families)
+  for (const ModelConfig& config : models())
     for (const bool recompute : {false, true}) {
-      expect_planned_bytes<float>(small_model(family), recompute);
-      expect_planned_bytes<bf16>(small_model(family), recompute);
+      expect_planned_bytes<float>(config, recompute);
+      expect_planned_bytes<bf16>(config, recompute);
     }
 }
 
 TEST(Model, Bfloat16FollowsSinglePrecision) {
-  for (const Family family : families) {
-    ModelConfig config = small_model(family);
+  for (ModelConfig config : models()) {
     config.initializer_range = 0.05;
     ModelRig<Device, float> exact(config, 4, 16);
     ModelRig<Device, bf16> rounded(config, 4, 16);
     const double scale = 1.0 / 64;
-    EXPECT_NEAR(rounded.loss_and_backward(scale) * scale, exact.loss_and_backward(scale) * scale, 0.02) << name(family);
+    EXPECT_NEAR(rounded.loss_and_backward(scale) * scale, exact.loss_and_backward(scale) * scale, 0.02)
+        << name(config.family);
     double difference = 0, size = 0;
     for (std::size_t i = 0; i < exact.arena.size(); ++i) {
       const auto a = exact.gradient(i), b = rounded.gradient(i);
@@ -200,7 +203,8 @@ TEST(Model, Bfloat16FollowsSinglePrecision) {
         size += a[j] * a[j];
       }
     }
-    EXPECT_LT(std::sqrt(difference / size), 0.05) << name(family);  // eps of bf16 is 0.8 %, some ten roundings in a row
+    EXPECT_LT(std::sqrt(difference / size), 0.05)
+        << name(config.family);  // eps of bf16 is 0.8 %, some ten roundings in a row
   }
 }
 

@@ -29,6 +29,12 @@ Array plain_gelu(const Array& x, GeluForm form) {
   return y;
 }
 
+Array plain_relu_squared(const Array& x) {
+  Array y = x;
+  for (double& v : y.values) v = v > 0 ? v * v : 0;
+  return y;
+}
+
 // Each value takes a few roundings in Acc<T> (among them an exponential good to 2 units) and one to T.
 template <class T>
 constexpr double tolerance = epsilon<T> + 8 * epsilon<Acc<T>>;
@@ -41,6 +47,28 @@ class Activation : public testing::Test {
   Exec exec_;
 };
 TYPED_TEST_SUITE(Activation, AllCases);
+
+TYPED_TEST(Activation, ReluSquaredBothWays) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  for (const auto& [n, f] : {std::array<std::size_t, 2>{5, 37}, {3, 64}, {1, 1}, {0, 8}}) {
+    const Array x = rounded<T>(random_array(n, f, 1, 0, 3)), dy = rounded<T>(random_array(n, f, 2));
+    Field<T, Exec> in(x, 3), out(n, f, 1), grad(dy, 2), dx(n, f, 5), again(n, f, 1);
+    relu_squared<Exec, T>(this->exec_, in.read(), out.matrix());
+    expect_close(out.get(), plain_relu_squared(x), tolerance<T>, "relu squared");
+    relu_squared_backward<Exec, T>(this->exec_, grad.read(), in.read(), dx.matrix(), again.matrix());
+    const Array want = differences(x, [&](const Array& z) { return inner(plain_relu_squared(z), dy); });
+    expect_close(dx.get(), want, tolerance<T> + difference_tolerance, "relu squared gradient");
+    expect_same(again.get(), out.get(), "relu squared written again");
+    relu_squared_backward<Exec, T>(this->exec_, grad.read(), in.read(), in.matrix(), grad.matrix());
+    expect_same(in.get(), dx.get(), "relu squared gradient in place");
+    expect_same(grad.get(), again.get(), "relu squared written again over dy");
+  }
+  Array bad(1, 2, std::numeric_limits<double>::quiet_NaN());
+  Field<T, Exec> in(bad), out(1, 2);
+  relu_squared<Exec, T>(this->exec_, in.read(), out.matrix());
+  EXPECT_TRUE(std::isnan(out.get()(0, 0)));
+}
 
 TYPED_TEST(Activation, SwigluBothWays) {
   using Exec = typename TestFixture::Exec;

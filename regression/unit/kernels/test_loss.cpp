@@ -65,6 +65,45 @@ TYPED_TEST(Loss, CrossEntropyAndItsGradient) {
   }
 }
 
+Array plain_soft_cap(const Array& x, SoftCap cap) {
+  Array z = x;
+  for (double& v : z.values)
+    v = cap.form == SoftCap::Form::root ? cap.bound * v / std::sqrt(v * v + cap.bound * cap.bound)
+                                        : cap.bound * std::tanh(v / cap.bound);
+  return z;
+}
+
+TYPED_TEST(Loss, BoundedLogitsBothWays) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  for (const SoftCap cap : {SoftCap{15, SoftCap::Form::root}, SoftCap{3, SoftCap::Form::tanh}}) {
+    const std::size_t n = 5, v = 37;
+    const Array x = rounded<T>(random_array(n, v, 1, 0, 4));
+    std::vector<int> target = random_tokens(n, static_cast<int>(v), 7);
+    target[1] = -1;
+    Field<T, Exec> logits(x, 3);
+    Field<A, Exec> loss(1, n);
+    Indices<Exec> wanted(target);
+    soft_cap<Exec, T>(this->exec_, cap, logits.matrix());
+    expect_close(logits.get(), plain_soft_cap(x, cap), epsilon<T> + 8 * epsilon<A>, "bounded logits");
+    softmax_cross_entropy<Exec, T>(this->exec_, wanted.vector(), A(1), true, logits.matrix(), loss.vector(), cap);
+    const auto total = [&](const Array& y) {
+      const Array z = plain_soft_cap(y, cap);
+      double sum = 0;
+      for (std::size_t i = 0; i < n; ++i)
+        if (target[i] >= 0) sum += plain_loss(z, i, target[i]);
+      return sum;
+    };
+    // The slope is that of the rounded bounded logit: its error is some units of T where it is not small.
+    expect_close(logits.get(), differences(x, total), 16 * epsilon<T> + difference_tolerance, "gradient");
+  }
+  Array bad(1, 8, std::numeric_limits<double>::infinity());
+  Field<T, Exec> logits(bad);
+  soft_cap<Exec, T>(this->exec_, {15, SoftCap::Form::tanh}, logits.matrix());
+  EXPECT_FALSE(std::isfinite(logits.get()(0, 3)));
+}
+
 TYPED_TEST(Loss, OneNonFiniteLogitSpoilsItsRow) {
   using Exec = typename TestFixture::Exec;
   using T = typename TestFixture::T;

@@ -79,6 +79,39 @@ TYPED_TEST(Norm, RmsNormIsItsDefinition) {
   }
 }
 
+TYPED_TEST(Norm, WithoutGainIsAGainOfOne) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = typename TestFixture::A;
+  struct Size {
+    std::size_t n, groups, d;
+    bool adds;
+  };
+  for (const Size s : {Size{35, 1, 37, false}, Size{19, 1, 70, true}, Size{3, 4, 17, false}, Size{0, 1, 16, false}}) {
+    const auto width = static_cast<std::int64_t>(s.d);
+    const Array x = rounded<T>(random_array(s.n, s.groups * s.d, 1)), w(1, s.d, 1);
+    const Array b = s.adds ? rounded<T>(random_array(s.n, s.d, 2)) : Array(0, 0);
+    const Array in_norm = s.adds ? rounded<T>(plain_add(x, b)) : x;
+    Field<T, Exec> in(x, 3), branch(b), sum(s.n, s.d), out(s.n, s.groups * s.d, 1), dx(s.n, s.groups * s.d, 4);
+    Field<A, Exec> inverse(1, s.n * s.groups);
+    gainless_rms_norm<Exec, T>(this->exec_, in.read(), branch.read(), width, this->eps, sum.matrix(), out.matrix(),
+                               inverse.vector());
+    expect_close(out.get(), plain_rms_norm(in_norm, w, this->eps), tolerance<T>, "norm without gain");
+    if (s.adds) expect_close(sum.get(), in_norm, epsilon<T>, "sum");
+    const Array dy = rounded<T>(random_array(s.n, s.groups * s.d, 4)),
+                r = rounded<T>(random_array(s.n, s.groups * s.d, 5));
+    Field<T, Exec> normed(in_norm, 1), grad(dy, 1), residual(r, 2);
+    const Array through =
+        differences(in_norm, [&](const Array& z) { return inner(plain_rms_norm(z, w, this->eps), dy); });
+    gainless_rms_norm_backward<Exec, T>(this->exec_, grad.read(), normed.read(), width, inverse.read_vector(),
+                                        residual.read(), dx.matrix());
+    expect_close(dx.get(), plain_add(through, r), tolerance<T> + difference_tolerance, "dx");
+    gainless_rms_norm_backward<Exec, T>(this->exec_, grad.read(), normed.read(), width, inverse.read_vector(), {},
+                                        grad.matrix());
+    expect_close(grad.get(), through, tolerance<T> + difference_tolerance, "dx over dy, without a bypass");
+  }
+}
+
 TYPED_TEST(Norm, AddRmsNormAddsThenNormalises) {
   using Exec = typename TestFixture::Exec;
   using T = typename TestFixture::T;

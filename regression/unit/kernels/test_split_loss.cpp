@@ -32,7 +32,7 @@ struct Result {
 // Columns [edges(i), edges(i + 1)) play rank i.
 template <class Exec, class T>
 Result joined(const Exec& exec, const Array& x, const std::vector<int>& targets, const std::vector<std::size_t>& edges,
-              double scale, bool want_gradient) {
+              double scale, bool want_gradient, SoftCap cap = {}) {
   using A = Acc<T>;
   const Indices<Exec> target(targets);
   const std::size_t n = x.rows;
@@ -62,7 +62,7 @@ Result joined(const Exec& exec, const Array& x, const std::vector<int>& targets,
     Field<A, Exec> loss(1, n);
     split_cross_entropy<Exec, T>(exec, target.vector(), static_cast<int>(edges[i]), top.read_vector(),
                                  sums.read_vector(), picks.read_vector(), static_cast<A>(scale), want_gradient,
-                                 parts[i].matrix(), loss.vector());
+                                 parts[i].matrix(), loss.vector(), cap);
     result.loss = loss.get();
     const Array own = parts[i].get();
     for (std::size_t r = 0; r < n; ++r)
@@ -94,6 +94,12 @@ TYPED_TEST(SplitLoss, IsTheLossOfAllColumns) {
     const Result got = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true);
     expect_close(got.loss, loss.get(), bound, "loss");
     expect_close(got.gradient, logits.get(), epsilon<T> + bound, "gradient");
+    const SoftCap cap{20, SoftCap::Form::root};  // x stands for logits that are bounded already
+    const Field<T, Exec> again(x);
+    softmax_cross_entropy<Exec, T>(this->exec_, Indices<Exec>(targets).vector(), A(0.125), true, again.matrix(),
+                                   loss.vector(), cap);
+    const Result bounded = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true, cap);
+    expect_close(bounded.gradient, again.get(), epsilon<T> + bound, "gradient through the bound");
     const Result loss_alone = joined<Exec, T>(this->exec_, x, targets, s.edges, 0, false);
     expect_same(loss_alone.loss, got.loss, "loss alone");
     expect_same(loss_alone.gradient, x, "logits without gradient");

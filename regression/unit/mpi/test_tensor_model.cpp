@@ -192,6 +192,18 @@ TYPED_TEST(TensorModel, IsTheWholeModelInDouble) {
                                                {.sequence_parallel = split, .recompute = recompute, .masked = tied});
 }
 
+// The switches of gpt: the same sums over rows, heads and the vocabulary, of tensors that other models do not have.
+TYPED_TEST(TensorModel, IsTheWholeModelWithEverySwitch) {
+  for (const bool bare : {false, true}) {
+    ModelConfig config = contest_model();
+    config.intermediate_size = 16;
+    config.tie_word_embeddings = config.qk_norm_gain = bare;
+    config.norm_gain = !bare;
+    for (const bool split : {true, false})
+      expect_same_model<TypeParam, double>(config, {.sequence_parallel = split, .recompute = bare, .masked = !bare});
+  }
+}
+
 TYPED_TEST(TensorModel, IsTheWholeModelInSinglePrecision) {
   for (const Family family : families)
     for (const bool split : {true, false})
