@@ -2,6 +2,7 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/model/block_rotations.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
@@ -38,16 +39,16 @@ std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space& exec,
 
 template <class Space>
 void declare_update(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows, std::size_t cols,
-                    bool skew) {
+                    bool copied) {
   const auto frame = workspace.frame();
-  if (skew) SkewScratch<Space>(workspace, rows);  // held until the frame ends
+  if (copied) CopiedMatrix<Space>(workspace, rows, cols);  // held until the frame ends
   maker_of<Space>(options.kind).declare_scratch(workspace, options, rows, cols);
 }
 
 std::size_t host_scratch(const MatrixOptions& options, const MatrixPart& part) {
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
   return bytes_taken<Serial>(
-      [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.skew); });
+      [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.is_copied()); });
 }
 
 #define SESTINA_MAKE(Space)                                                                                         \
@@ -61,18 +62,32 @@ template <class Space>
 void step_skew_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
                      const OwnedMatrix<Space>& packed, std::size_t b) {
   const auto frame = stream.workspace.frame();
-  const SkewScratch<Space> whole(stream.workspace, b);
+  const CopiedMatrix<Space> whole(stream.workspace, b, b);
   const Vector<float, Space> theta = flat<float, Space>(packed.master);
   unpack_skew<Space, float>(stream.exec, flat<const float, Space>(packed.gradient), whole.gradient);
-  unpack_skew<Space, float>(stream.exec, theta, whole.q);
-  optimizer.step(stream, numbers, {packed.name, whole.gradient, whole.q, {}});
-  pack_skew<Space, float>(stream.exec, whole.q, false, theta);
+  unpack_skew<Space, float>(stream.exec, theta, whole.master);
+  optimizer.step(stream, numbers, {{}, whole.gradient, whole.master, {}});
+  pack_skew<Space, float>(stream.exec, whole.master, false, theta);
   scale_values<Space>(stream.exec, 0.5, theta);
 }
 
-#define SESTINA_SKEW_STEP(Space)                                                                      \
+template <class Space>
+void step_cut_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
+                    const OwnedMatrix<Space>& block) {
+  const auto frame = stream.workspace.frame();
+  const CopiedMatrix<Space> copy(stream.workspace, block.rows(), block.cols());
+  copy_matrix<Space>(stream.exec, false, block.gradient, copy.gradient);
+  copy_matrix<Space>(stream.exec, false, block.master, copy.master);
+  optimizer.step(stream, numbers, {{}, copy.gradient, copy.master, {}});
+  copy_matrix<Space>(stream.exec, false, copy.master, block.master);
+  if (block.weight.size() > 0) round_matrix<Space>(stream.exec, copy.master, block.weight);
+}
+
+#define SESTINA_COPIED_STEPS(Space)                                                                   \
   template void step_skew_block<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
-                                       const OwnedMatrix<Space>&, std::size_t);
-SESTINA_INSTANTIATE_LANES(SESTINA_SKEW_STEP)
+                                       const OwnedMatrix<Space>&, std::size_t);                       \
+  template void step_cut_block<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&,  \
+                                      const OwnedMatrix<Space>&);
+SESTINA_INSTANTIATE_LANES(SESTINA_COPIED_STEPS)
 
 }  // namespace sestina
