@@ -22,13 +22,16 @@ std::uint64_t stream(std::uint64_t seed, const char* what, int number) {
   return stream_of(seed, what + std::to_string(number));
 }
 
-// Computes x = op(basis) x, or x op(basis), for a matrix x (rows, cols).
-void multiply(Gemm<Host>& gemm, bool from_left, Op op, const std::vector<double>& basis, std::size_t rows,
-              std::size_t cols, double* x, std::vector<double>& scratch) {
-  const std::size_t n = from_left ? rows : cols;
-  scratch.assign(x, x + rows * cols);
-  const Matrix<const double, Host> q(basis.data(), n, n), from(scratch.data(), rows, cols);
-  const Matrix<double, Host> to(x, rows, cols);
+// Computes x = op(U) x, or x op(V), for the coordinates x of a matrix.
+void multiply(Gemm<Host>& gemm, const RotatedMatrix& m, bool from_left, Op op, std::vector<double>& coordinates,
+              std::vector<double>& scratch) {
+  const std::size_t n = from_left ? m.rows : m.cols;
+  const Matrix<double, Host> rows(coordinates.data() + m.begin, m.rows, m.row_stride > 0 ? m.row_stride : m.cols);
+  const Matrix<double, Host> to = Kokkos::subview(rows, Kokkos::ALL, std::pair(std::size_t{0}, m.cols));
+  scratch.resize(m.rows * m.cols);
+  const Matrix<double, Host> from(scratch.data(), m.rows, m.cols);
+  for (std::size_t i = 0; i < m.rows; ++i) std::copy_n(&to(i, 0), m.cols, &from(i, 0));
+  const Matrix<const double, Host> q((from_left ? m.left : m.right).data(), n, n);
   if (from_left)
     gemm.operator()<double, double>(op, Op::none, 1.0, q, from, 0.0, to);
   else
@@ -75,9 +78,8 @@ void rotate_coordinates(Gemm<Host>& gemm, const std::vector<RotatedMatrix>& rota
                         std::vector<double>& coordinates) {
   std::vector<double> scratch;
   for (const RotatedMatrix& m : rotated) {
-    double* x = coordinates.data() + m.begin;
-    if (!m.left.empty()) multiply(gemm, true, back ? Op::transpose : Op::none, m.left, m.rows, m.cols, x, scratch);
-    if (!m.right.empty()) multiply(gemm, false, back ? Op::none : Op::transpose, m.right, m.rows, m.cols, x, scratch);
+    if (!m.left.empty()) multiply(gemm, m, true, back ? Op::transpose : Op::none, coordinates, scratch);
+    if (!m.right.empty()) multiply(gemm, m, false, back ? Op::none : Op::transpose, coordinates, scratch);
   }
   Host().fence("rotated");
 }

@@ -42,11 +42,12 @@ class HessianProducts {
   double step_;
 };
 
-// Consecutive coordinates that are a matrix W (rows, cols), seen as W = U X V^T with coordinates X. An empty basis is
-// the identity.
+// Coordinates that are a matrix W (rows, cols), or a block of one, seen as W = U X V^T with coordinates X. An empty
+// basis is the identity.
 struct RotatedMatrix {
   std::size_t begin = 0, rows = 0, cols = 0;
   std::vector<double> left, right;  // U (rows, rows), V (cols, cols), orthogonal
+  std::size_t row_stride = 0;       // coordinates from a row to the next; 0: cols
 };
 // Turns coordinates X of the matrices into W, or with `back` the other way round (as gradients go too); others stay.
 void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedMatrix>&, bool back, std::vector<double>& coordinates);

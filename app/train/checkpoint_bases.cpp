@@ -1,9 +1,9 @@
 #include "app/train/checkpoint_bases.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+
+#include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
 namespace {
@@ -48,25 +48,23 @@ std::vector<double> read_basis(const CheckpointReader& reader, const std::string
 
 }  // namespace
 
-std::vector<RotatedMatrix> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs) {
+std::vector<RotatedMatrix> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs,
+                                      const OptimizerOptions& optimizer) {
   std::vector<RotatedMatrix> all;
   std::size_t begin = 0;
-  const auto add = [&](const std::string& path, std::int64_t row, std::int64_t rows, std::int64_t cols) {
-    RotatedMatrix m{begin + static_cast<std::size_t>(row * cols), static_cast<std::size_t>(rows),
-                    static_cast<std::size_t>(cols), read_basis(reader, path + "/basis_left", rows),
-                    read_basis(reader, path + "/basis_right", cols)};
+  const auto add = [&](const MatrixPart& part, std::int64_t row_stride) {
+    const std::string path = "/optimizer/" + part.name;
+    RotatedMatrix m{begin + static_cast<std::size_t>(part.row_begin * row_stride + part.col_begin),
+                    static_cast<std::size_t>(part.rows),
+                    static_cast<std::size_t>(part.cols),
+                    read_basis(reader, path + "/basis_left", part.rows),
+                    read_basis(reader, path + "/basis_right", part.cols),
+                    static_cast<std::size_t>(row_stride)};
     if (!m.left.empty() || !m.right.empty()) all.push_back(std::move(m));
   };
   for (const TensorSpec& spec : specs) {
-    const std::string path = "/optimizer/" + spec.name;
-    const auto head = [&](int h) { return fmt::format("{}/head_{:02}", path, h); };
-    const std::int64_t rows = spec.rows / std::max(spec.heads, 1);
-    const bool by_head =
-        spec.heads > 1 && (reader.has(head(0) + "/basis_left") || reader.has(head(0) + "/basis_right"));
-    if (by_head)
-      for (int h = 0; h < spec.heads; ++h) add(head(h), h * rows, rows, spec.cols);
-    else if (!spec.is_vector())
-      add(path, 0, spec.rows, spec.cols);
+    if (is_matrix_optimized(spec, optimizer))
+      for (const MatrixPart& part : matrix_parts(spec, optimizer)) add(part, spec.cols);
     begin += static_cast<std::size_t>(spec.elements());
   }
   return all;

@@ -5,6 +5,7 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/optimizer/base/routing.hpp"
 #include "kernels/base/host_name.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
@@ -114,14 +115,19 @@ void print_balance(const RunPlan& run) {
   if (plan.ranks() == 1) return;
   fmt::print("ranks       dp {} x tp {} x pp {} = {}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
              name_of(run.options.parallel.partition));
-  std::size_t matrices = 0;
+  std::size_t matrices = 0, parts = 0;
   for (const StagePlan& stage : plan.stages)
-    for (const int owner : stage.owner) matrices += owner != scalar_tensor;
+    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+      if (stage.owner[i] == scalar_tensor) continue;
+      ++matrices;
+      parts += matrix_parts(stage.specs[i], run.options.optimizer).size();
+    }
   if (matrices == 0) {
     fmt::print("no matrix optimizer: all tensors are split evenly by rows\n\n");
     return;
   }
-  fmt::print("load of {} matrices, max / mean\n", matrices);
+  fmt::print("load of {} matrices{}, max / mean\n", matrices,
+             parts > matrices ? fmt::format(" in {} heads or blocks", parts) : "");
   print_ratio("data-parallel ranks", plan.dp_cost);
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
   if (plan.dp > 1) print_ratio("received of each bucket", plan.dp_received);

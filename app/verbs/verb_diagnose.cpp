@@ -111,7 +111,7 @@ Result measure(const HessianArguments& arguments, const Options& options, const 
   const std::vector<TensorSpec> specs = loss.specs();
   const CheckpointReader reader(checkpoint, false);
   std::vector<double> at = read_weights(reader, specs), gradient;
-  const std::vector<RotatedMatrix> bases = read_bases(reader, specs);
+  const std::vector<RotatedMatrix> bases = read_bases(reader, specs, options.optimizer);
   Result result;
   name_tensors(specs, bases, result);
   result.loss = loss(at, gradient);

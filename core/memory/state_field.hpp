@@ -30,6 +30,9 @@ struct StateField {
   bool of_basis = false;      // see FieldSize
   bool of_places = false;     // i32: rows of the slab, counted from its first one; in files counted in the whole tensor
   Pager* pager = nullptr;     // data may be elsewhere: it is pinned during its use (pager.hpp)
+  // Elements from a row to the next in memory, where the field is a block in longer rows: that of a replica's weights
+  // alone (MatrixSet::replica). 0: rows follow one another.
+  std::int64_t row_stride = 0;
   std::int64_t row_elements() const;  // elements of one row of the slab
   bool has_all_columns() const { return col_end == 0; }
   std::size_t bytes() const {

@@ -24,9 +24,7 @@ namespace {
 // Returns the same matrix for a stream of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_stream(const OwnedMatrix<Exec>& x) {
-  return {x.name, Matrix<const float, Space>(x.gradient.data(), x.rows(), x.cols()),
-          Matrix<float, Space>(x.master.data(), x.rows(), x.cols()),
-          Matrix<bf16, Space>(x.weight.data(), x.weight.extent(0), x.weight.extent(1)), x.coded};
+  return {x.name, x.gradient, x.master, x.weight, x.coded};
 }
 
 template <class Space>
@@ -59,10 +57,10 @@ class StreamSet : public MatrixSet<Exec> {
     std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> known;
     const auto scratch_of = [&](std::size_t i) {
       const std::size_t rows = items[i].rows(), cols = items[i].cols();
-      const auto [found, is_new] = known.try_emplace({rows, cols, skew_block_[i] > 0});
+      const auto [found, is_new] = known.try_emplace({rows, cols, items[i].is_copied()});
       if (is_new)
         found->second = bytes_taken<Space>([&](Workspace<Space>& counter) {
-          declare_update<Space>(counter, setting.options, rows, cols, skew_block_[i] > 0);
+          declare_update<Space>(counter, setting.options, rows, cols, items[i].is_copied());
         });
       return found->second;
     };
@@ -191,6 +189,7 @@ class StreamSet : public MatrixSet<Exec> {
     master.path = "/model/" + matrix.name;
     master.shape = {static_cast<std::int64_t>(matrix.rows()), static_cast<std::int64_t>(matrix.cols())};
     master.row_end = master.shape[0];
+    if (matrix.is_cut()) master.row_stride = static_cast<std::int64_t>(matrix.master.stride(0));
     master.data = matrix.master.data();
     master.on_device = !is_host<Space>;
     fields.push_back(std::move(master));
@@ -208,8 +207,7 @@ class StreamSet : public MatrixSet<Exec> {
   void close_replica(std::size_t i) override {
     const OwnedMatrix<Space>& matrix = matrices_[i];
     if (matrix.weight.size() == 0) return;
-    convert<Space, float, bf16>(streams_[stream_number(i)].exec, flat<const float, Space>(matrix.master),
-                                flat<bf16, Space>(matrix.weight));
+    round_matrix<Space>(streams_[stream_number(i)].exec, matrix.master, matrix.weight);
   }
 
   void time_products(bool on) override {
@@ -258,10 +256,10 @@ class StreamSet : public MatrixSet<Exec> {
                                     options_.schedule.momentum_at(t)};
         if (skew_block_[i] > 0)
           step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
-        else if (options_.rules.any())
-          step_by_rules(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
+        else if (matrices_[i].is_cut())
+          step_cut_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         else
-          optimizers_[i]->step(streams_[stream], numbers, matrices_[i]);
+          step_matrix(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         ++calls_[i];
       }
   }

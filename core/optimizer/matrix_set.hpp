@@ -27,6 +27,7 @@ struct MatrixItem {
   std::string tensor = {};                                                          // HF name of the tensor it is of
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
+  bool is_copied() const { return skew_block > 0 || matrix.is_cut(); }  // for its update
 };
 
 // The state of the asynchronous refreshes of a matrix; `updates` are its optimizer's own.
@@ -94,8 +95,7 @@ template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec&, const std::vector<MatrixItem<Exec>>&,
                                                  const MatrixSetOptions&);
 
-// A tensor to be taken apart into the matrices that a MatrixSet updates: one, or with optimizer.per_head one for each
-// head, or one for each packed block.
+// A tensor to be taken apart into the matrices that a MatrixSet updates (MatrixPart).
 struct MatrixTensor {
   TensorSpec spec;  // spec of what is updated: its name begins the names of its state
   TensorRates rates;
@@ -104,6 +104,14 @@ struct MatrixTensor {
   std::int64_t row_begin = 0;  // first of the rows at hand: those of some of its matrices
   std::string name = {};       // HF name of the whole tensor
 };
+
+// Returns a part of the rows at hand of its tensor, from row `begin` of them on: packed numbers as one row.
+template <class View>
+View part_of(const View& rows, const MatrixPart& part, std::int64_t begin) {
+  if (part.skew) return View(rows.data() + begin, 1, static_cast<std::size_t>(part.elements()));
+  return Kokkos::subview(rows, std::pair(begin, begin + part.rows),
+                         std::pair(part.col_begin, part.col_begin + part.cols));
+}
 
 // Adds the matrices of a tensor. gradient, master and weight (rows at hand, n); weight is empty where the master is
 // computed with.
@@ -115,16 +123,11 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
   const std::int64_t row_end = tensor.row_begin + static_cast<std::int64_t>(master.extent(0));
   for (const MatrixPart& part : matrix_parts(tensor.spec, options)) {
     const std::int64_t index = next++;
-    const std::int64_t rows = part.elements() / tensor.spec.cols;  // of the tensor
+    const std::int64_t rows = part.skew ? part.elements() : part.rows;  // of the tensor
     if (part.row_begin < tensor.row_begin || part.row_begin + rows > row_end) continue;
-    const auto m = static_cast<std::size_t>(part.skew ? 1 : part.rows),
-               n = static_cast<std::size_t>(part.elements()) / m;
-    const auto at = static_cast<std::size_t>((part.row_begin - tensor.row_begin) * tensor.spec.cols);
-    OwnedMatrix<Exec> matrix{part.name,
-                             Matrix<const float, Exec>(gradient.data() + at, m, n),
-                             Matrix<float, Exec>(master.data() + at, m, n),
-                             {}};
-    if (weight.size() > 0) matrix.weight = Matrix<bf16, Exec>(weight.data() + at, m, n);
+    const std::int64_t begin = part.row_begin - tensor.row_begin;
+    OwnedMatrix<Exec> matrix{part.name, part_of(gradient, part, begin), part_of(master, part, begin), {}};
+    if (weight.size() > 0) matrix.weight = part_of(weight, part, begin);
     items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
                      tensor.spec.reset_every, tensor.spec.reset_phase, tensor.name});
   }

@@ -26,14 +26,15 @@ TensorSpec slab_spec(const OwnedTensor<Exec, T>& tensor) {
   return spec;
 }
 
-// Heads by themselves are whole on their rank: they are the same matrices whoever owns them.
+// Heads by themselves are whole on their rank, with their blocks: they are the same matrices whoever owns them. Another
+// slab is cut into blocks by itself.
 template <class Exec, class T>
 MatrixTensor matrix_tensor(const OwnedTensor<Exec, T>& tensor, const OptimizerOptions& options,
                            const MatrixIndex& index) {
   MatrixTensor matrix{tensor.spec, rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved};
   matrix.name = tensor.spec.name;
   if (tensor.is_whole()) return matrix;
-  if (matrix_parts(tensor.spec, options).size() > 1)
+  if (is_by_head(tensor.spec, options))
     matrix.row_begin = tensor.row_begin;
   else
     matrix.spec = slab_spec(tensor);

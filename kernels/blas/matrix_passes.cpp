@@ -31,6 +31,15 @@ void copy_matrix(const Space& exec, bool transposed, Matrix<const float, Space> 
 }
 
 template <class Space>
+void round_matrix(const Space& exec, Matrix<const float, Space> x, Matrix<bf16, Space> y) {
+  SESTINA_REQUIRE(x.extent(0) == y.extent(0) && x.extent(1) == y.extent(1), "x ({}, {}) into y ({}, {})", x.extent(0),
+                  x.extent(1), y.extent(0), y.extent(1));
+  for_entries(
+      "round_matrix", exec, y.extent(0), y.extent(1),
+      KOKKOS_LAMBDA(std::size_t i, std::size_t j) { y(i, j) = bf16(x(i, j)); });
+}
+
+template <class Space>
 void gather_columns(const Space& exec, Matrix<const float, Space> x, Vector<const std::int32_t, Space> order,
                     Matrix<float, Space> y) {
   const std::size_t taken = x.extent(1);
@@ -53,6 +62,7 @@ void leading_columns(const Space& exec, Matrix<const float, Space> basis, bool t
 
 #define SESTINA_MATRIX_COPY(Space)                                                                                 \
   template void copy_matrix<Space>(const Space&, bool, Matrix<const float, Space>, Matrix<float, Space>);          \
+  template void round_matrix<Space>(const Space&, Matrix<const float, Space>, Matrix<bf16, Space>);                \
   template void gather_columns<Space>(const Space&, Matrix<const float, Space>, Vector<const std::int32_t, Space>, \
                                       Matrix<float, Space>);                                                       \
   template void leading_columns<Space>(const Space&, Matrix<const float, Space>, bool, Matrix<float, Space>);

@@ -51,11 +51,15 @@ static void set_zero(const Exec& exec, Vector<T, Exec> x) {
       });
 }
 
-// Copies between small dense matrices of the kinds that bases need. Nothing fences.
+// Copies between matrices, whose rows may lie apart: for bases, and for blocks. Nothing fences.
 
 // Sets y = x, or its transpose.
 template <class Space>
 void copy_matrix(const Space&, bool transposed, Matrix<const float, Space> x, Matrix<float, Space> y);
+
+// Sets y = x, rounded; both (m, n).
+template <class Space>
+void round_matrix(const Space&, Matrix<const float, Space> x, Matrix<bf16, Space> y);
 
 // Sets column j of y (d, d) to column order[j] of x (d, e) for j < e, and to zero beyond.
 template <class Space>

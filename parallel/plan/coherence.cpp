@@ -26,14 +26,25 @@ BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int
   return bytes;
 }
 
+// The matrices of a tensor that have jobs, and the bytes of making all of them equal.
+struct TensorReplicas {
+  int blocks = 0;
+  CoherenceBytes bytes;
+};
+
 // The blocks of a plan, their bytes, and shards that homes send after them.
 class CoherenceTally {
  public:
   CoherenceTally(const PlanInput& input, CoherencePlan& plan)
       : input_(input), plan_(plan), levels_(replica_levels(input.parallel)), known_([this](const TensorSpec& spec) {
-          const MatrixPart part = matrix_parts(spec, input_.optimizer).front();
-          const BlockBytes bytes = block_bytes(*input_.optimizer.matrix, part.rows, part.cols);
-          return bytes.averaged > 0 ? synchronisation_bytes(bytes.averaged, bytes.copied, levels_) : CoherenceBytes{};
+          TensorReplicas all;
+          for (const MatrixPart& part : matrix_parts(spec, input_.optimizer)) {
+            const BlockBytes bytes = block_bytes(*input_.optimizer.matrix, part.rows, part.cols);
+            if (bytes.averaged == 0) continue;
+            ++all.blocks;
+            all.bytes.add(synchronisation_bytes(bytes.averaged, bytes.copied, levels_));
+          }
+          return all;
         }) {}
 
   void add_stage(const StagePlan& stage) {
@@ -41,7 +52,7 @@ class CoherenceTally {
       const TensorSpec& whole = stage.specs[at(spec)];
       if (!stage.is_matrix(spec)) continue;
       // Heads that are updated by themselves are whole on their ranks: all ranks together have each once.
-      if (is_homed(stage, spec, input_.parallel) || matrix_parts(whole, input_.optimizer).size() > 1) {
+      if (is_homed(stage, spec, input_.parallel) || is_by_head(whole, input_.optimizer)) {
         add(whole);
         continue;
       }
@@ -54,16 +65,13 @@ class CoherenceTally {
 
  private:
   void add(const TensorSpec& spec) {
-    const CoherenceBytes bytes = known_.of(spec);
-    if (bytes.sent == 0) return;
-    for (std::size_t part = 0; part < matrix_parts(spec, input_.optimizer).size(); ++part) {
-      ++plan_.blocks;
-      plan_.synchronisation.add(bytes);
-    }
+    const TensorReplicas replicas = known_.of(spec);
+    plan_.blocks += replicas.blocks;
+    plan_.synchronisation.add(replicas.bytes);
   }
   // The matrices of a micro-group travel together, whichever of them were made equal.
   void add_shards(const StagePlan& stage, const std::vector<int>& group) {
-    const auto has_block = [&](int spec) { return known_.of(stage.specs[at(spec)]).sent > 0; };
+    const auto has_block = [&](int spec) { return known_.of(stage.specs[at(spec)]).blocks > 0; };
     if (std::none_of(group.begin(), group.end(), has_block)) return;
     const NodeLevels levels = shard_levels(input_.parallel);
     const std::int64_t width = input_.train.precision == TrainOptions::Precision::bf16 ? 2 : f32_bytes;
@@ -80,7 +88,7 @@ class CoherenceTally {
   const PlanInput& input_;
   CoherencePlan& plan_;
   NodeLevels levels_;
-  ByShape<CoherenceBytes> known_;
+  ByShape<TensorReplicas> known_;
 };
 
 // The updates t at which jobs are sent for a matrix by itself, as refresh_due() says: where the number of jobs floor(t

@@ -1,6 +1,8 @@
 #include "parallel/plan/plan_memory.hpp"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "core/layout/rank_layout.hpp"
 #include "core/layout/weight_form.hpp"
@@ -98,16 +100,30 @@ ModelSize common_size(const Planned& s, const Shard& shard) {
   return size;
 }
 
+// Scratch of a matrix on its stream, found once for each shape.
+class PartScratch {
+ public:
+  explicit PartScratch(const OptimizerOptions& optimizer) : optimizer_(optimizer) {}
+  std::size_t of(const MatrixPart& part) {
+    const auto [place, is_new] = known_.try_emplace({part.rows, part.cols, part.is_copied()}, 0);
+    if (is_new) place->second = host_scratch(*optimizer_.matrix, part);
+    return place->second;
+  }
+
+ private:
+  const OptimizerOptions& optimizer_;
+  std::map<std::tuple<std::int64_t, std::int64_t, bool>, std::size_t> known_;
+};
+
 // Streams and shards of the matrices that a rank updates.
 class UpdateScratch {
  public:
-  UpdateScratch(const Planned& s, ByShape<std::size_t>& known) : options_(s), known_(known) {}
+  UpdateScratch(const Planned& s, PartScratch& known) : options_(s), known_(known) {}
 
   void add(const TensorSpec& kept) {
-    const std::size_t bytes = known_.of(kept);
     for (const MatrixPart& part : matrix_parts(kept, options_.input.optimizer)) {
       cost_.push_back(stream_cost(static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols)));
-      bytes_.push_back(bytes);
+      bytes_.push_back(known_.of(part));
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
@@ -127,7 +143,7 @@ class UpdateScratch {
 
  private:
   const Planned& options_;
-  ByShape<std::size_t>& known_;
+  PartScratch& known_;
   std::vector<double> cost_;
   std::vector<std::size_t> bytes_;
   std::size_t shard_ = 0;
@@ -135,7 +151,8 @@ class UpdateScratch {
 
 // The bytes of matrices, found once for each shape.
 struct MatrixBytes {
-  ByShape<std::size_t> state, scratch;
+  ByShape<std::size_t> state;
+  PartScratch scratch;
   ByShape<PagedBytes> paged;
   ByShape<RefreshNeeds> jobs;
 };
@@ -190,9 +207,7 @@ RefreshNeeds job_needs(const TensorSpec& spec, const OptimizerOptions& optimizer
 }
 
 MatrixBytes matrix_bytes(const OptimizerOptions& optimizer, MemorySpace memory) {
-  return {state_bytes(optimizer), ByShape<std::size_t>([&optimizer](const TensorSpec& spec) {
-            return host_scratch(*optimizer.matrix, matrix_parts(spec, optimizer).front());
-          }),
+  return {state_bytes(optimizer), PartScratch(optimizer),
           ByShape<PagedBytes>(
               [&optimizer, memory](const TensorSpec& spec) { return paged_bytes(spec, optimizer, memory); }),
           ByShape<RefreshNeeds>([&optimizer](const TensorSpec& spec) { return job_needs(spec, optimizer); })};

@@ -309,8 +309,7 @@ bool is_sharded(const TensorSpec& spec, const PlanInput& input) {
   const int tp = input.parallel.tp;
   if (tp == 1 || input.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
   return is_matrix_optimized(spec, input.optimizer) && find_matrix_kind(input.optimizer.matrix->kind)->shard_work &&
-         matrix_parts(spec, input.optimizer).size() == 1 &&
-         local_spec(spec, input.model, tp, 0).elements() != spec.elements();
+         !is_by_head(spec, input.optimizer) && local_spec(spec, input.model, tp, 0).elements() != spec.elements();
 }
 
 ShardHolders shard_holders(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {

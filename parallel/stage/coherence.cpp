@@ -22,14 +22,31 @@ std::size_t total_bytes(const std::vector<StateField>& fields) {
   return sum;
 }
 
-// Visits what lies in bytes [begin, begin + count) of fields laid one after the other: part(field, place in the field,
+// Bytes of a field that follow one another in memory, and the distance from their begin to that of the next ones: all
+// of them, or a row of a block.
+struct FieldRuns {
+  std::size_t bytes, apart;
+  explicit FieldRuns(const StateField& field) : bytes(field.bytes()), apart(bytes) {
+    if (field.row_stride == 0) return;
+    bytes = static_cast<std::size_t>(field.row_elements()) * size_of(field.dtype);
+    apart = static_cast<std::size_t>(field.row_stride) * size_of(field.dtype);
+  }
+};
+
+// Visits what lies in bytes [begin, begin + count) of fields laid one after the other: part(field, place in its memory,
 // place in the piece, bytes).
 template <class Part>
 void for_each_part(const std::vector<StateField>& fields, std::size_t begin, std::size_t count, const Part& part) {
   std::size_t at = 0;  // where the field begins
   for (const StateField& field : fields) {
-    const std::size_t from = std::max(begin, at), to = std::min(begin + count, at + field.bytes());
-    if (from < to) part(field, from - at, from - begin, to - from);
+    const FieldRuns runs(field);
+    const std::size_t to = std::min(begin + count, at + field.bytes());
+    for (std::size_t from = std::max(begin, at); from < to;) {
+      const std::size_t run = (from - at) / runs.bytes, in_run = (from - at) % runs.bytes;
+      const std::size_t n = std::min(to - from, runs.bytes - in_run);
+      part(field, run * runs.apart + in_run, from - begin, n);
+      from += n;
+    }
     at += field.bytes();
   }
 }

@@ -44,6 +44,17 @@ MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
 
 namespace {
 
+// The authors of SOAP leave a side above max_dim without a basis and do not cut: with one such side, the other is the
+// shorter one.
+MatrixOptions matrix_options(const Hdf5Reader& file, const MatrixKind& kind) {
+  MatrixOptions options = kind_options(file, kind);
+  const std::vector<std::int64_t> shape = file.shape("gradient");  // (T, m, n)
+  if (options.has("sides") && file.has("hyper", "max_dim") &&
+      static_cast<double>(std::max(shape.at(1), shape.at(2))) > file.attribute("hyper", "max_dim"))
+    options.set("sides", "smaller");
+  return options;
+}
+
 std::string last_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // The files and their tensors as one run sees them.
@@ -53,7 +64,7 @@ class Run {
   Run(const Space& exec, const Hdf5Reader& file, const MatrixKind& kind)
       : file_(file),
         shape_(file.shape("gradient")),
-        options_(kind_options(file, kind)),
+        options_(matrix_options(file, kind)),
         optimizer_(make_matrix_optimizer<Space>(
             exec, options_,
             {"/optimizer/matrix", static_cast<std::size_t>(shape_.at(1)), static_cast<std::size_t>(shape_.at(2)), 0})),

@@ -16,6 +16,14 @@ inline std::vector<std::string> kind_names() {
   return names;
 }
 
+// Those whose matrices are cut into blocks where a side is long (MatrixKind::max_dim).
+inline std::vector<std::string> cut_kind_names() {
+  std::vector<std::string> names;
+  for (const MatrixKind& kind : matrix_kinds())
+    if (kind.max_dim != nullptr) names.push_back(kind.name);
+  return names;
+}
+
 // GoogleTest wants identifiers.
 inline std::string kind_test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;

@@ -2,6 +2,7 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/model/block_rotations.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
@@ -47,20 +48,20 @@ std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space& exec,
 
 template <class Space>
 void declare_update(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows, std::size_t cols,
-                    bool skew) {
+                    bool copied) {
   const auto frame = workspace.frame();
   if (options.rules.any()) {
     MovementAlone<Space>(workspace, rows, cols);  // held until the frame ends
     declare<ShapedMoveScratch<Space>>(workspace, rows);
   }
-  if (skew) SkewScratch<Space>(workspace, rows);  // held until the frame ends
+  if (copied) CopiedMatrix<Space>(workspace, rows, cols);  // held until the frame ends
   maker_of<Space>(options.kind).declare_scratch(workspace, options, rows, cols);
 }
 
 std::size_t host_scratch(const MatrixOptions& options, const MatrixPart& part) {
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
   return bytes_taken<Serial>(
-      [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.skew); });
+      [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.is_copied()); });
 }
 
 #define SESTINA_MAKE(Space)                                                                                         \
@@ -73,8 +74,9 @@ SESTINA_INSTANTIATE_LANES(SESTINA_MAKE)
 // The kind rounds its movement to the weight's place, from which Muon knows the precision of its products, and where
 // the rounded weight follows.
 template <class Space>
-void step_by_rules(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& now,
-                   const OwnedMatrix<Space>& matrix, const UpdateRules& rules) {
+void step_matrix(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& now,
+                 const OwnedMatrix<Space>& matrix, const UpdateRules& rules) {
+  if (!rules.any()) return optimizer.step(stream, now, matrix);
   const auto frame = stream.workspace.frame();
   const Matrix<float, Space> movement = MovementAlone<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
   set_zero<Space, float>(stream.exec, flat<float, Space>(movement));
@@ -86,27 +88,41 @@ void step_by_rules(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, con
                      matrix.weight, stream.workspace);
 }
 
-#define SESTINA_STEP_BY_RULES(Space)                                                                \
-  template void step_by_rules<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
-                                     const OwnedMatrix<Space>&, const UpdateRules&);
-SESTINA_INSTANTIATE_LANES(SESTINA_STEP_BY_RULES)
+#define SESTINA_STEP_MATRIX(Space)                                                                \
+  template void step_matrix<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
+                                   const OwnedMatrix<Space>&, const UpdateRules&);
+SESTINA_INSTANTIATE_LANES(SESTINA_STEP_MATRIX)
 
 template <class Space>
 void step_skew_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
                      const OwnedMatrix<Space>& packed, std::size_t b) {
   const auto frame = stream.workspace.frame();
-  const SkewScratch<Space> whole(stream.workspace, b);
+  const CopiedMatrix<Space> whole(stream.workspace, b, b);
   const Vector<float, Space> theta = flat<float, Space>(packed.master);
   unpack_skew<Space, float>(stream.exec, flat<const float, Space>(packed.gradient), whole.gradient);
-  unpack_skew<Space, float>(stream.exec, theta, whole.q);
-  optimizer.step(stream, numbers, {packed.name, whole.gradient, whole.q, {}});
-  pack_skew<Space, float>(stream.exec, whole.q, false, theta);
+  unpack_skew<Space, float>(stream.exec, theta, whole.master);
+  optimizer.step(stream, numbers, {{}, whole.gradient, whole.master, {}});
+  pack_skew<Space, float>(stream.exec, whole.master, false, theta);
   scale_values<Space>(stream.exec, 0.5, theta);
 }
 
-#define SESTINA_SKEW_STEP(Space)                                                                      \
+template <class Space>
+void step_cut_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const UpdateNumbers& numbers,
+                    const OwnedMatrix<Space>& block, const UpdateRules& rules) {
+  const auto frame = stream.workspace.frame();
+  const CopiedMatrix<Space> copy(stream.workspace, block.rows(), block.cols());
+  copy_matrix<Space>(stream.exec, false, block.gradient, copy.gradient);
+  copy_matrix<Space>(stream.exec, false, block.master, copy.master);
+  step_matrix<Space>(stream, optimizer, numbers, {{}, copy.gradient, copy.master, {}}, rules);
+  copy_matrix<Space>(stream.exec, false, copy.master, block.master);
+  if (block.weight.size() > 0) round_matrix<Space>(stream.exec, copy.master, block.weight);
+}
+
+#define SESTINA_COPIED_STEPS(Space)                                                                   \
   template void step_skew_block<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, \
-                                       const OwnedMatrix<Space>&, std::size_t);
-SESTINA_INSTANTIATE_LANES(SESTINA_SKEW_STEP)
+                                       const OwnedMatrix<Space>&, std::size_t);                       \
+  template void step_cut_block<Space>(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&,  \
+                                      const OwnedMatrix<Space>&, const UpdateRules&);
+SESTINA_INSTANTIATE_LANES(SESTINA_COPIED_STEPS)
 
 }  // namespace sestina

@@ -22,16 +22,18 @@
 
 namespace sestina {
 
-// One matrix, or a range of its rows (a head), as an optimizer sees it. Rows are contiguous.
+// One matrix, a range of its rows (a head), or a block of it, as an optimizer sees it. Rows follow one another; those
+// of a block that is cut from longer rows do not, and it is updated by step_cut_block alone.
 template <class Space>
 struct OwnedMatrix {
-  std::string name;                     // HF name, with ".head_00" after it for one head
+  std::string name;                     // of its part of the tensor (MatrixPart)
   Matrix<const float, Space> gradient;  // (m, n) unclipped
   Matrix<float, Space> master;          // (m, n)
   Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
   CodedRows coded{};                    // in the place of both: then the master has its shape, and no memory
   std::size_t rows() const { return master.extent(0); }
   std::size_t cols() const { return master.extent(1); }
+  bool is_cut() const { return master.stride(0) > master.extent(1); }
 };
 
 template <class Space>
@@ -79,10 +81,24 @@ struct MatrixShape {
 template <class Space>
 std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer(const Space&, const MatrixOptions&, const MatrixShape&);
 
-// Takes what an update of a matrix of this shape takes of its stream's workspace, and gives it back. skew: the matrix
-// is a packed one.
+// Takes what an update of a matrix of this shape takes of its stream's workspace, and gives it back. copied: the matrix
+// is packed, or cut from longer rows, and is copied for its update (MatrixPart::is_copied).
 template <class Space>
-void declare_update(Workspace<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols, bool skew = false);
+void declare_update(Workspace<Space>&, const MatrixOptions&, std::size_t rows, std::size_t cols, bool copied = false);
+
+// Memory of a stream's workspace for the copy, in addition to that of the step of a matrix (rows, cols).
+template <class Space>
+struct CopiedMatrix {
+  CopiedMatrix(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
+      : gradient(workspace.template take<float>(rows, cols)), master(workspace.template take<float>(rows, cols)) {}
+  Matrix<float, Space> gradient, master;
+};
+
+// Makes one update of a block whose rows lie in longer ones: the step is made on a copy, with the bits that the block
+// would have as a matrix by itself.
+template <class Space>
+void step_cut_block(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& block,
+                    const UpdateRules&);
 
 // Returns true when the refresh of a matrix falls due: t, or t + index where staggered, is a multiple of `every`. With
 // a count, floor(t count / window) goes up. With periods, each matrix has its own.
@@ -94,11 +110,12 @@ inline bool refresh_due(std::int64_t t, std::int64_t every, std::int64_t index, 
   return (t + refresh_phase(index, period)) % period == 0;
 }
 
-// Makes one update of a matrix by rules (kernels/optimizer/update_rules.hpp): the step of the kind is made at learning
-// rate 1 on a matrix of zeros, which becomes the negative of its update, and the weight moves by that.
+// Makes one update of a matrix. Where there are rules on the update (kernels/optimizer/update_rules.hpp) the step of
+// the kind is made at learning rate 1 on a matrix of zeros, which becomes the negative of its update, and the weight
+// moves by that; else the kind moves the weight.
 template <class Space>
-void step_by_rules(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
-                   const UpdateRules&);
+void step_matrix(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&,
+                 const UpdateRules&);
 
 // Matrix optimizers on packed skew-symmetric matrices (TensorSpec::skew_block): Q = U - U^T (b, b), of which the strict
 // upper triangle theta is trained.
@@ -125,13 +142,5 @@ void step_by_rules(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&
 template <class Space>
 void step_skew_block(Stream<Space>&, MatrixOptimizer<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& packed,
                      std::size_t b);
-
-// Memory of a stream's workspace in addition to that of the step of a matrix (b, b).
-template <class Space>
-struct SkewScratch {
-  SkewScratch(Workspace<Space>& workspace, std::size_t b)
-      : gradient(workspace.template take<float>(b, b)), q(workspace.template take<float>(b, b)) {}
-  Matrix<float, Space> gradient, q;
-};
 
 }  // namespace sestina

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <set>
 
 #include "core/deck/deck.hpp"
@@ -76,21 +77,51 @@ std::vector<MatrixPart> skew_parts(const TensorSpec& spec) {
   return parts;
 }
 
+// Adds a matrix with all columns of its rows, or its blocks of at most `most` rows and columns.
+void add_blocks(const MatrixPart& whole, std::int64_t most, std::vector<MatrixPart>& parts) {
+  if (whole.rows <= most && whole.cols <= most) {
+    parts.push_back(whole);
+    return;
+  }
+  for (std::int64_t i = 0; i * most < whole.rows; ++i)
+    for (std::int64_t j = 0; j * most < whole.cols; ++j) {
+      MatrixPart block = whole;
+      block.name += fmt::format("/block_{:02}_{:02}", i, j);
+      block.row_begin += i * most;
+      block.col_begin = j * most;
+      block.rows = std::min(most, whole.rows - i * most);
+      block.cols = std::min(most, whole.cols - j * most);
+      block.cut_cols = block.cols < whole.cols;
+      parts.push_back(std::move(block));
+    }
+}
+
+std::int64_t longest_side(const OptimizerOptions& options) {
+  const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
+  return kind != nullptr && kind->max_dim != nullptr ? kind->max_dim(*options.matrix)
+                                                     : std::numeric_limits<std::int64_t>::max();
+}
+
 }  // namespace
+
+bool is_by_head(const TensorSpec& spec, const OptimizerOptions& options) { return options.per_head && spec.heads > 1; }
 
 std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOptions& options) {
   if (spec.skew_block > 0) return skew_parts(spec);
-  const int heads = options.per_head && spec.heads > 1 ? spec.heads : 1;
-  if (heads == 1) return {{spec.name, 0, spec.rows, spec.cols}};
+  const std::int64_t most = longest_side(options);
   std::vector<MatrixPart> parts;
-  const std::int64_t rows = spec.rows / heads;
-  for (int head = 0; head < heads; ++head)
-    parts.push_back({fmt::format("{}/head_{:02}", spec.name, head), head * rows, rows, spec.cols});
+  if (!is_by_head(spec, options)) {
+    add_blocks({spec.name, 0, spec.rows, spec.cols}, most, parts);
+    return parts;
+  }
+  const std::int64_t rows = spec.rows / spec.heads;
+  for (int head = 0; head < spec.heads; ++head)
+    add_blocks({fmt::format("{}/head_{:02}", spec.name, head), head * rows, rows, spec.cols}, most, parts);
   return parts;
 }
 
 std::string rule_of(const TensorSpec& spec, const OptimizerOptions& options) {
-  return is_matrix_optimized(spec, options) ? options.kind : "adamw";
+  return is_matrix_optimized(spec, options) ? options.kind : name(options.adamw.rule);
 }
 
 std::string split_of(const TensorSpec& spec, const OptimizerOptions& options) {
@@ -155,6 +186,9 @@ void require_skew_updates(Deck& deck, Options& options) {
   else if (!kind.keeps_skew(*optimizer.matrix))
     deck.error("optimizer.kind", tensor + ", whose updates by it are skew-symmetric with bases of both sides alone",
                fmt::format("its default keys for the sides, or {}", by_adamw));
+  if (kind.max_dim != nullptr && kind.max_dim(*optimizer.matrix) < packed->skew_block)
+    deck.error("optimizer.max_dim", fmt::format("{} of side {}, which are never cut", tensor, packed->skew_block),
+               fmt::format(">= {}, or {}", packed->skew_block, by_adamw));
   if (optimizer.matrix->refresh_staleness > 0)
     deck.error("optimizer.refresh.mode", tensor + ", whose state starts over and would lose what is in flight",
                fmt::format("inline, or {}", by_adamw));

@@ -30,14 +30,17 @@ struct TensorRates {
 TensorRates rates_of(const TensorSpec&, const OptimizerOptions&);
 
 // One of the matrices that a tensor is to its optimizer: itself, with optimizer.per_head a head of q, k or v, or a skew
-// block.
+// block. Where the tensor or its head has a side above that of the kind (MatrixKind::max_dim), it is cut into blocks of
+// at most so many rows and columns: full ones first, the rest last.
 struct MatrixPart {
-  std::string name;                 // name of the spec, "<name>/head_00" or "<name>/block_0000"
+  std::string name;  // name of the spec, "<name>/head_00" or "<name>/block_0000"; of a block, "/block_00_01" after it
   std::int64_t row_begin = 0;       // in the tensor
   std::int64_t rows = 0, cols = 0;  // as the optimizer sees it
   bool skew = false;                // packed in the tensor: see TensorSpec::skew_block
-  std::int64_t col_begin = 0;       // in the tensor: a block that is cut from it (MatrixKind::max_dim)
+  std::int64_t col_begin = 0;       // in the tensor
+  bool cut_cols = false;            // it has some of the columns of its rows, and so is not contiguous
   std::int64_t elements() const { return skew ? rows * (rows - 1) / 2 : rows * cols; }  // in the tensor
+  bool is_copied() const { return skew || cut_cols; }                                   // to scratch, for its update
 };
 std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&);
 
@@ -46,6 +49,9 @@ std::vector<MatrixPart> matrix_parts(const TensorSpec&, const OptimizerOptions&)
 std::string rule_of(const TensorSpec&, const OptimizerOptions&);
 std::string split_of(const TensorSpec&, const OptimizerOptions&);
 std::string name_of_all_layers(const TensorSpec&);
+
+// Returns whether the matrices of a tensor are its heads, or blocks of them: a tensor-parallel rank has each whole.
+bool is_by_head(const TensorSpec&, const OptimizerOptions&);
 
 // Number of each tensor's first matrix among those of the whole model, by HF name: staggered refreshes use it, so they
 // fall due at the same updates whoever owns the matrix.
@@ -67,8 +73,9 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
 // elementwise rule updates nothing.
 void require_matching_groups(Deck&, const Options&);
 
-// Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update, or
-// where they would start over (TensorSpec::reset_every) while results are on their way.
+// Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update,
+// where they are larger than it takes, since they are never cut, or where they would start over
+// (TensorSpec::reset_every) while results are on their way.
 void require_skew_updates(Deck&, Options&);
 
 // The state that the elementwise rule keeps of (rows, cols) of a tensor, in the order of element_fields: numbers as

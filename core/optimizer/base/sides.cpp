@@ -7,10 +7,6 @@ namespace sestina {
 
 Sides shorter_side(std::int64_t rows, std::int64_t cols) { return {rows < cols, rows >= cols}; }
 
-Sides not_longer(Sides sides, std::int64_t max_dim, std::int64_t rows, std::int64_t cols) {
-  return {sides.left && rows <= max_dim, sides.right && cols <= max_dim};
-}
-
 void add_squares(std::vector<FieldSize>& fields, const std::string& name, Sides sides, std::int64_t rows,
                  std::int64_t cols, FieldUse use) {
   if (sides.left) fields.push_back({name + "_left", DType::f32, rows, rows, false, use});

@@ -14,8 +14,6 @@ struct Sides {
 
 // Returns the shorter side alone: left when m < n, else right.
 Sides shorter_side(std::int64_t rows, std::int64_t cols);
-// Returns the sides without those longer than max_dim.
-Sides not_longer(Sides, std::int64_t max_dim, std::int64_t rows, std::int64_t cols);
 
 // Adds <name>_left (m, m) and <name>_right (n, n), for the sides that there are.
 void add_squares(std::vector<FieldSize>&, const std::string& name, Sides, std::int64_t rows, std::int64_t cols,

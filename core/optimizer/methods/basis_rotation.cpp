@@ -1,5 +1,10 @@
 #include "core/optimizer/methods/basis_rotation.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/deck/deck.hpp"
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/rotated_adam.hpp"
@@ -11,6 +16,7 @@ void BasisRotationOptions::fields(OptionFields& f) {
   f.number("beta2", beta2, below_one);
   f.eps("eps", eps);
   f.number("factor_beta", factor_beta, below_one);
+  f.integer("max_dim", max_dim, {.min = 1});
   f.choice("source", source, {"2nd", "1st"});
   f.choice("geometry", geometry, {"bilateral", "unilateral"});
   f.choice("basis_first", basis_first, {"eigh", "svd"});
@@ -48,6 +54,22 @@ RotatedAdamRule rotation_rule(const MatrixOptions& options, std::size_t rows, st
   return rule;
 }
 
+// The published code rotates whole sides, and its dialect does not cut them.
+void require_whole_sides(Deck& deck, Options& options) {
+  const OptimizerOptions& optimizer = options.optimizer;
+  const auto& keys = optimizer.matrix->as<Keys>();
+  if (keys.dialect != Keys::Dialect::release) return;
+  std::int64_t longest = 0;
+  for (const TensorSpec& spec : tensor_specs(options.model)) {
+    if (!is_matrix_optimized(spec, optimizer) || spec.skew_block > 0) continue;
+    longest = std::max({longest, spec.rows / (is_by_head(spec, optimizer) ? spec.heads : 1), spec.cols});
+  }
+  if (longest > keys.max_dim)
+    deck.error("optimizer.max_dim",
+               fmt::format("optimizer.dialect = \"release\" rotates whole sides, and the longest is {}", longest),
+               fmt::format(">= {}, or dialect = \"corrected\"", longest));
+}
+
 MatrixKind basis_rotation_kind() {
   MatrixKind kind = matrix_kind<Keys>("basis-rotation");
   kind.weight_decay = 0.01;
@@ -56,6 +78,8 @@ MatrixKind basis_rotation_kind() {
     const auto& o = options.as<Keys>();
     return rotated_fields(options, rotated_sides(o, rows, cols), has_factors(o), keeps_rotated(o), rows, cols);
   };
+  kind.max_dim = [](const MatrixOptions& options) { return options.as<Keys>().max_dim; };
+  kind.checks = {require_whole_sides};
   kind.stated_flops = stated_rotation;
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
     const auto& o = options.as<Keys>();

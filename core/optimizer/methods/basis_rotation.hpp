@@ -7,6 +7,7 @@ namespace sestina {
 
 struct BasisRotationOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, factor_beta = 0.999;
+  std::int64_t max_dim = 10000;
   enum class Source : std::uint8_t { second, first } source = Source::second;  // moment that the bases follow
   enum class Geometry : std::uint8_t { bilateral, unilateral } geometry = Geometry::bilateral;
   BasisForm basis_first = BasisForm::gram;

@@ -16,6 +16,7 @@ void KlOptions::fields(OptionFields& f) {
   f.number("beta1", beta1, rate);
   f.eps("eps", eps);
   f.number("factor_beta", factor_beta, rate);
+  f.integer("max_dim", max_dim, {.min = 1});
   f.choice("eigenvalue_start", eigenvalue_start, {"gradient", "given"});
   f.number("initial_eigenvalue", initial_eigenvalue, {.min = 0, .open_min = true});
   f.flag("clamp", clamp);

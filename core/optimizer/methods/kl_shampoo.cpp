@@ -34,6 +34,7 @@ class KlShampoo final : public KlMethod<Space> {
 MatrixKind kl_shampoo_kind() {
   MatrixKind kind = matrix_kind<KlOptions>("kl-shampoo");
   fill_kl_kind(kind, false);
+  kind.max_dim = [](const MatrixOptions& options) { return options.as<KlOptions>().max_dim; };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return two_sided_needs({}, KlRule(options.as<KlOptions>(), options).refresh, rows, cols);
   };

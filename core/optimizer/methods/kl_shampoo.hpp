@@ -6,6 +6,7 @@ namespace sestina {
 
 struct KlOptions {
   double beta1 = 0.9, eps = 1e-8, factor_beta = 0.98;
+  std::int64_t max_dim = 10000;
   enum class Start : std::uint8_t { gradient, given } eigenvalue_start = Start::gradient;
   double initial_eigenvalue = 0.1;  // for Start::given
   bool clamp = true;

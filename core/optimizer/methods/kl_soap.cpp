@@ -49,6 +49,7 @@ class KlSoap final : public KlMethod<Space> {
 MatrixKind kl_soap_kind() {
   MatrixKind kind = matrix_kind<KlSoapOptions>("kl-soap");
   fill_kl_kind(kind, true);
+  kind.max_dim = [](const MatrixOptions& options) { return options.as<KlSoapOptions>().max_dim; };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return two_sided_needs({}, KlRule(options.as<KlSoapOptions>(), options).refresh, rows, cols);
   };

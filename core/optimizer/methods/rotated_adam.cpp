@@ -20,15 +20,13 @@ void to_unit_size(const Space& exec, std::size_t n, Vector<double, Space> square
       });
 }
 
-// The memory in which the direction is made: one sheet, or three where bases are used.
+// The memory in which the direction is made.
 template <class Space>
 struct DirectionPieces {
-  DirectionPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n, bool rotates)
-      : scratch(workspace.template take<float>(m, n)) {
-    if (!rotates) return;
-    rotated = workspace.template take<float>(m, n);
-    move = workspace.template take<float>(m, n);
-  }
+  DirectionPieces(Workspace<Space>& workspace, std::size_t m, std::size_t n)
+      : scratch(workspace.template take<float>(m, n)),
+        rotated(workspace.template take<float>(m, n)),
+        move(workspace.template take<float>(m, n)) {}
   Matrix<float, Space> scratch, rotated, move;
 };
 template <class Space>
@@ -46,7 +44,7 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
   add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
-  if (keep_rotated && (sides.left || sides.right)) {
+  if (keep_rotated) {
     fields.push_back({"momentum_rotated", DType::f32, rows, cols});
     fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
   }
@@ -72,10 +70,9 @@ void RotatedAdam<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, c
   if (first && !start(stream, matrix.gradient)) return;
   if (first && rule_.skip_first) return update_factors(stream, now.gradient_scale, matrix.gradient);
   ++updates_;
-  const bool due = sides_.rotates() && refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
-  if (sides_.rotates())
-    average_momentum<Space>(stream.exec, rule_.adam.beta1, now.gradient_scale,
-                            flat<const float, Space>(matrix.gradient), flat<float, Space>(momentum_));
+  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
+  average_momentum<Space>(stream.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
+                          flat<float, Space>(momentum_));
   if (rule_.factors_first) {
     update_factors(stream, now.gradient_scale, matrix.gradient);
     if (!first) refresh(stream, due);
@@ -125,17 +122,10 @@ void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
 template <class Space>
 Matrix<float, Space> RotatedAdam<Space>::direction(Stream<Space>& stream, double gradient_scale,
                                                    Matrix<const float, Space> gradient) {
-  const DirectionPieces<Space> p(stream.workspace, shape_.rows, shape_.cols, sides_.rotates());
-  const Matrix<float, Space> scratch = p.scratch;
-  if (!sides_.rotates()) {
-    adam_direction<Space>(stream.exec, rule_.adam, gradient_scale, flat<const float, Space>(gradient),
-                          flat<float, Space>(momentum_), flat<float, Space>(second_moment_),
-                          flat<float, Space>(scratch));
-    return scratch;
-  }
-  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, scratch, p.rotated);
-  rotated_direction(stream, p.rotated, scratch, p.move);
-  return sides_.rotate_back(stream, p.move, scratch);
+  const DirectionPieces<Space> p(stream.workspace, shape_.rows, shape_.cols);
+  sides_.rotate(stream, static_cast<float>(gradient_scale), gradient, p.scratch, p.rotated);
+  rotated_direction(stream, p.rotated, p.scratch, p.move);
+  return sides_.rotate_back(stream, p.move, p.scratch);
 }
 
 // A rotation is linear: while the bases stay, the rotated momentum is the mean of the rotated gradients. The first
@@ -186,7 +176,7 @@ void RotatedAdam<Space>::declare_update(Workspace<Space>& workspace, const Matri
   else
     declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
   const auto frame = workspace.frame();
-  const DirectionPieces<Space> pieces(workspace, rows, cols, sides.left || sides.right);
+  const DirectionPieces<Space> pieces(workspace, rows, cols);
   if (!rule.normalize) return;
   const NormalizePieces<Space> factor(workspace);
   declare<SumScratch<Space>>(workspace, rows * cols);

@@ -30,8 +30,7 @@ namespace {
 bool keeps_rotated(const SoapOptions& o) { return o.momentum_basis == MomentumBasis::rotated; }
 
 Sides soap_sides(const SoapOptions& o, std::int64_t rows, std::int64_t cols) {
-  const Sides sides = o.sides == SoapOptions::Sides::both ? Sides{} : shorter_side(rows, cols);
-  return not_longer(sides, o.max_dim, rows, cols);
+  return o.sides == SoapOptions::Sides::both ? Sides{} : shorter_side(rows, cols);
 }
 
 RotatedAdamRule soap_rule(const MatrixOptions& options) {
@@ -71,6 +70,7 @@ MatrixKind soap_kind() {
     const auto& o = options.as<SoapOptions>();
     return rotated_fields(options, soap_sides(o, rows, cols), true, keeps_rotated(o), rows, cols);
   };
+  kind.max_dim = [](const MatrixOptions& options) { return options.as<SoapOptions>().max_dim; };
   kind.stated_flops = stated_rotation;
   kind.work = soap_work;
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {

@@ -26,10 +26,6 @@ namespace {
 
 using SoapMuonKeys = SoapMuonOptions;
 
-Sides soap_muon_sides(const SoapMuonKeys& o, std::int64_t rows, std::int64_t cols) {
-  return not_longer({}, o.max_dim, rows, cols);
-}
-
 RefreshRule soap_muon_refresh(const SoapMuonKeys& o) {
   RefreshRule rule;
   rule.first = o.basis_first;
@@ -112,12 +108,10 @@ class SoapMuon final : public MatrixOptimizer<Space> {
   Matrix<const float, Space> whitened(Stream<Space>& stream, const Blend<Space>& u, Vector<double, Space> squares) {
     const SoapMuonPieces<Space> p(stream.workspace, shape_.rows, shape_.cols);
     form_blend<Space>(stream.exec, u, flat<float, Space>(p.u));
-    const bool rotates = sides_.rotates();
-    if (rotates) sides_.rotate(stream, 1, p.u, p.half, p.rotated);
-    Matrix<float, Space> d = rotates ? p.rotated : p.u;
+    sides_.rotate(stream, 1, p.u, p.half, p.rotated);
     divide_by_moment<Space>(stream.exec, keys_.beta2, keys_.eps, flat<float, Space>(second_moment_),
-                            flat<float, Space>(d));
-    if (rotates) d = sides_.rotate_back(stream, d, p.half);
+                            flat<float, Space>(p.rotated));
+    const Matrix<float, Space> d = sides_.rotate_back(stream, p.rotated, p.half);
     match_norm<Space>(stream.exec, squares, p.norm, flat<float, Space>(d));
     return d;
   }
@@ -130,7 +124,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
     started_ = 1;
     const double beta = keys_.factor_beta;
     sides_.accumulate(stream, beta, (1 - beta) * gradient_scale * gradient_scale, gradient);
-    if (starts || !sides_.rotates()) return;
+    if (starts) return;
     const bool due = refresh_due(updates_, refresh_every_, shape_.index, stream.refresh.policy);
     sides_.refresh(stream, soap_muon_refresh(keys_), {updates_, due}, {second_moment_, {}, {}});
   }
@@ -148,7 +142,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
 // Returns the work: a factor, two rotations, and Newton-Schulz.
 UpdateWork soap_muon_work(const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
   const auto& o = options.as<SoapMuonKeys>();
-  const Sides sides = soap_muon_sides(o, rows, cols);
+  const Sides sides;
   UpdateWork work = side_work(sides, rows, cols, 1 + rotation_products(true), qr_step);
   work.update += newton_schulz_work(o, rows, cols).update;
   work.first_bases = first_bases_work(o.basis_first, sides, rows, cols);
@@ -159,7 +153,7 @@ MatrixKind soap_muon_kind() {
   MatrixKind kind = matrix_kind<SoapMuonKeys>("soap-muon");
   kind.refresh_every = 1;
   kind.state = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return rotated_fields(options, soap_muon_sides(options.as<SoapMuonKeys>(), rows, cols), true, false, rows, cols);
+    return rotated_fields(options, Sides{}, true, false, rows, cols);
   };
   kind.stated_flops = [](double rows, double cols) {
     return stated_rotation(rows, cols) + stated_products(rows, cols);
@@ -170,7 +164,7 @@ MatrixKind soap_muon_kind() {
   };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const auto& o = options.as<SoapMuonKeys>();
-    return two_sided_needs(soap_muon_sides(o, rows, cols), soap_muon_refresh(o), rows, cols);
+    return two_sided_needs(Sides{}, soap_muon_refresh(o), rows, cols);
   };
   // Newton-Schulz, whose polynomial is odd, keeps what SOAP keeps; rows that are scaled alone are not skew.
   kind.keeps_skew = [](const MatrixOptions& options) { return !options.as<SoapMuonKeys>().row_equilibration; };

@@ -71,7 +71,6 @@ void TwoSided<Space>::accumulate(Stream<Space>& stream, double keep, double add,
 
 template <class Space>
 bool TwoSided<Space>::first_bases(Stream<Space>& stream, std::int64_t t, Matrix<const float, Space> gradient) {
-  if (!rotates()) return true;
   const auto left_basis = left.basis.write(), right_basis = right.basis.write();
   if (!cold_bases<Space>(stream, form_, gradient, left_basis.view(), right_basis.view())) return false;
   port_.renew(t);
@@ -161,14 +160,12 @@ RefreshNeeds two_sided_needs(Sides sides, const RefreshRule& rule, std::int64_t 
 template <class Space>
 void declare_first_bases(Workspace<Space>& workspace, BasisForm form, Sides sides, std::size_t rows, std::size_t cols) {
   declare<SumScratch<Space>>(workspace, rows * cols);
-  if (!sides.left && !sides.right) return;
   declare_cold_bases<Space>(workspace, form, rows, cols, sides.left ? rows : 0, sides.right ? cols : 0);
 }
 
 template <class Space>
 void declare_side_refreshes(Workspace<Space>& workspace, Sides sides, const RefreshRule& rule, std::size_t rows,
                             std::size_t cols) {
-  if (!sides.left && !sides.right) return;
   const auto frame = workspace.frame();
   const ColumnOrders<Space> orders(workspace, rows, cols);
   if (sides.left) declare_refresh<Space>(workspace, rule.method, rows, rule.sorts());

@@ -45,7 +45,6 @@ class TwoSided {
   TwoSided(MatrixState<Space>&, const MatrixOptions&, BasisForm first, std::size_t rows, std::size_t cols);
 
   Side<Space> left, right;
-  bool rotates() const { return left.on() || right.on(); }
 
   // Computes out = alpha Ql^T X Qr, at least one side being on. scratch (m, n); neither may overlap X.
   void rotate(Stream<Space>&, float alpha, Matrix<const float, Space> x, Matrix<float, Space> scratch,

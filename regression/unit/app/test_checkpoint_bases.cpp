@@ -17,8 +17,9 @@ Values rotation(double angle) {
   return {c, -s, s, c};
 }
 
-// A checkpoint with these square fields of 2 x 2, and the bases that are found for two matrices and a vector.
-std::vector<RotatedMatrix> bases_of(std::vector<std::pair<std::string, Values>> squares) {
+// A checkpoint with these square fields of 2 x 2, and the bases that are found for two matrices, which are updated by
+// heads and blocks of at most 2 x 2, and a vector.
+std::vector<RotatedMatrix> bases_of(std::vector<std::pair<std::string, Values>> squares, std::int64_t down_cols = 2) {
   const test::TemporaryFolder folder;
   {
     CheckpointWriter writer(folder.path(), CheckpointOptions());
@@ -38,11 +39,16 @@ std::vector<RotatedMatrix> bases_of(std::vector<std::pair<std::string, Values>> 
     writer.wait();
   }
   const CheckpointReader reader(find_checkpoint(folder.path(), [](const std::string&) {}), false);
+  OptimizerOptions optimizer;
+  optimizer.kind = "soap";
+  optimizer.per_head = true;
+  optimizer.matrix = default_options(*find_matrix_kind("soap"));
+  optimizer.matrix->set("max_dim", 2);
   TensorSpec norm, first, second;
   norm.name = "norm.weight", norm.rows = 3, norm.cols = 1, norm.role = Role::vector;
   first.name = "q.weight", first.rows = 4, first.cols = 2, first.role = Role::matrix, first.heads = 2;
-  second.name = "down.weight", second.rows = 2, second.cols = 2, second.role = Role::matrix;
-  return read_bases(reader, {norm, first, second});
+  second.name = "down.weight", second.rows = 2, second.cols = down_cols, second.role = Role::matrix;
+  return read_bases(reader, {norm, first, second}, optimizer);
 }
 
 TEST(CheckpointBases, LieWhereTheirMatricesDo) {
@@ -59,6 +65,18 @@ TEST(CheckpointBases, LieWhereTheirMatricesDo) {
   EXPECT_EQ(found[2].begin, 11u);
   EXPECT_TRUE(found[2].right.empty());
   EXPECT_FLOAT_EQ(static_cast<float>(found[2].left[2]), rotation(0.5)[2]);
+}
+
+TEST(CheckpointBases, OfBlocksLieInLongerRows) {
+  const std::vector<RotatedMatrix> found = bases_of(
+      {{"down.weight/block_00_00/basis_left", rotation(0.5)}, {"down.weight/block_00_02/basis_left", rotation(0.3)}},
+      5);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].begin, 11u);
+  EXPECT_EQ(found[1].begin, 15u);
+  EXPECT_EQ(found[1].rows, 2u);
+  EXPECT_EQ(found[1].cols, 1u);
+  EXPECT_EQ(found[1].row_stride, 5u);
 }
 
 TEST(CheckpointBases, AreNothingWithoutState) { EXPECT_TRUE(bases_of({{"other/basis_left", rotation(1)}}).empty()); }

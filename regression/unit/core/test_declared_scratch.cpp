@@ -21,7 +21,6 @@ struct ScratchVariant {
 std::vector<ScratchVariant> scratch_variants() {
   std::vector<ScratchVariant> all = {{"soap", {}, {{"basis_first", "svd"}, {"basis_refresh", "eigh"}}},
                                      {"soap", {{"normalize", 1}}, {{"momentum_basis", "rotated"}}},
-                                     {"soap", {{"max_dim", 9}}},
                                      {"soap", {}, {{"sides", "smaller"}}, false},
                                      {"soap-muon", {{"max_dim", 9}}, {{"ns_norm", "frobenius"}}},
                                      {"soap-muon", {{"norm_snap", 1}}, {{"ns_form", "gram"}}},
@@ -86,12 +85,13 @@ TEST(DeclaredScratch, IsNeeded) {
   }
 }
 
-TEST(DeclaredScratch, OfPackedMatricesHoldsTwoWholeOnes) {
+TEST(DeclaredScratch, OfCopiedMatricesHoldsTwoMore) {
   const MatrixOptions options = default_options(*find_matrix_kind("soap"));
-  const auto declared = [&](bool skew) {
-    return bytes_taken<Serial>([&](auto& counter) { declare_update<Serial>(counter, options, 24, 24, skew); });
+  const auto declared = [&](bool copied) {
+    return bytes_taken<Serial>([&](auto& counter) { declare_update<Serial>(counter, options, 24, 24, copied); });
   };
-  EXPECT_EQ(declared(true) - declared(false), (bytes_of<SkewScratch<Serial>, Serial>(std::size_t{24})));
+  EXPECT_EQ(declared(true) - declared(false),
+            (bytes_of<CopiedMatrix<Serial>, Serial>(std::size_t{24}, std::size_t{24})));
 }
 
 }  // namespace

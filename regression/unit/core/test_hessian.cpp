@@ -110,6 +110,22 @@ TEST(HessianNorm, AnEigenbasisHasTheLeast) {
   EXPECT_NEAR(total(hessian_row_norms(products, gemm, {}, 400, 1)), one_norm(outside), 0.15 * one_norm(outside));
 }
 
+// A block of a matrix turns by itself, as the same numbers turn where they are a matrix.
+TEST(HessianNorm, BlocksTurnWhereTheyLie) {
+  constexpr std::size_t m = 6, n = 5, rows = 3, cols = 2, at = 2 * n + 1;
+  Gemm<Host> gemm{Host(1)};
+  std::vector<double> whole(m * n), block(rows * cols);
+  normals(4, 0, m * n, 1.0, whole.data());
+  for (std::size_t i = 0; i < rows; ++i) std::copy_n(&whole[at + i * n], cols, &block[i * cols]);
+  std::vector<double> want = whole;
+  for (const bool back : {false, true}) {
+    rotate_coordinates(gemm, {{at, rows, cols, reflection(1, rows), reflection(2, cols), n}}, back, whole);
+    rotate_coordinates(gemm, {{0, rows, cols, reflection(1, rows), reflection(2, cols)}}, back, block);
+    for (std::size_t i = 0; i < rows; ++i) std::copy_n(&block[i * cols], cols, &want[at + i * n]);
+    EXPECT_EQ(whole, want);
+  }
+}
+
 struct SmallModel {
   ModelConfig config = [] {
     ModelConfig c = small_model(Family::llama);

@@ -6,6 +6,7 @@
 #include "core/optimizer/stream_share.hpp"
 #include "regression/unit/core/model_rig.hpp"
 #include "regression/unit/core/stage_rig.hpp"
+#include "regression/unit/kind_names.hpp"
 
 namespace sestina {
 namespace {
@@ -54,6 +55,22 @@ TEST(Optimizer, ElementwiseRulesTakeTheBytesThatThePlanSays) {
       EXPECT_EQ(rig.stage.optimizer().state_bytes(),
                 optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
           << rule;
+    }
+}
+
+// Matrices that are cut into blocks too, by heads or whole.
+TEST(Optimizer, OfBlocksTakesTheBytesThatThePlanSays) {
+  for (const std::string& kind : cut_kind_names())
+    for (const bool per_head : {false, true}) {
+      OptimizerOptions options = set_options_of(kind);
+      options.matrix->set("max_dim", 7);
+      options.per_head = per_head;
+      StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+      EXPECT_EQ(rig.stage.optimizer().state_bytes(),
+                optimizer_state_bytes(tensor_specs(small_model(Family::llama)), options, sizeof(float)))
+          << kind;
+      const std::string name = std::string("model.layers.0.self_attn.q_proj.weight") + (per_head ? "/head_03" : "");
+      EXPECT_FALSE(field_names(rig, name + "/block_00_02").empty()) << kind;
     }
 }
 

@@ -217,7 +217,29 @@ TEST(Options, TakesMatrixOptimizersOfPackedRotationsThatKeepThemSkew) {
   expect_error(kind("soap") + "sides = \"smaller\"\n", "optimizer.kind: model.layers.0.self_attn.q_proj.weight/");
   expect_error(kind("soap") + refresh + "mode = \"async\"\n", "optimizer.refresh.mode: model.layers.0.self_attn");
   expect_error(kind("soap") + refresh + "tier = \"nvme\"\n", "optimizer.refresh.tier: model.layers.0.self_attn");
+  expect_error(kind("soap") + "max_dim = 3\n",
+               "rotation_in is packed skew-symmetric matrices of side 4, which are never cut, got 3, allowed >= 4");
+  read(kind("soap") + "max_dim = 4\n");
   read(kind("soap") + refresh + "mode = \"async\"\n" + by_adamw);
+}
+
+// Blocks are cut where a side is longer; the published basis rotation rotates whole sides.
+TEST(Options, SidesAboveMaxDimAreCutIntoBlocks) {
+  for (const std::string kind : {"soap", "kl-soap", "kl-shampoo", "basis-rotation"}) {
+    const std::string deck = "[optimizer]\nkind = \"" + kind + "\"\n";
+    EXPECT_EQ(number_of(*read(deck).optimizer.matrix, "max_dim"), 10000) << kind;
+    const Options o = read(deck + "max_dim = 128\n");
+    for (const TensorSpec& spec : tensor_specs(o.model))
+      if (is_matrix_optimized(spec, o.optimizer))
+        EXPECT_EQ(static_cast<std::int64_t>(matrix_parts(spec, o.optimizer).size()),
+                  (spec.rows + 127) / 128 * ((spec.cols + 127) / 128))
+            << kind;
+    expect_error(deck + "max_dim = 0\n", "optimizer.max_dim: ");
+  }
+  const std::string release = "[optimizer]\nkind = \"basis-rotation\"\ndialect = \"release\"\n";
+  read(release);
+  expect_error(release + "max_dim = 128\n",
+               "optimizer.max_dim: optimizer.dialect = \"release\" rotates whole sides, and the longest is ");
 }
 
 TEST(Options, TakesFormsOfWeightsInEverySchedule) {

@@ -37,8 +37,8 @@ TEST_P(RulesOfKinds, MoveByTheRules) {
       for (double& x : update.values) x = -x;
       shaped_move_plain(rules, 0.125, 0.25, m, n, update.values, expected.values);
       set_values(gradient.matrix(), g);
-      step_by_rules<Serial>(stream, *optimizer, {t, 0.125, 0.25, 1}, {"w", gradient.matrix(), master.matrix(), {}},
-                            rules);
+      step_matrix<Serial>(stream, *optimizer, {t, 0.125, 0.25, 1}, {"w", gradient.matrix(), master.matrix(), {}},
+                          rules);
     }
     expect_close(master.get(), expected, tolerance, "weight");
     EXPECT_LE(stream.workspace.peak(), stream.workspace.capacity());

@@ -172,6 +172,22 @@ TEST(PlannedBytes, OfRefreshWorkers) {
   }
 }
 
+// Sides of 48 and 84 in blocks of at most 32: inline and by workers, at homes and cut shard by shard.
+TEST(PlannedBytes, OfBlocks) {
+  Largest largest;
+  const int tp = world().size() % 2 == 0 ? 2 : 1;
+  for (const std::string& kind : cut_kind_names()) {
+    TrainingCase run = grid_case(kind, tp);
+    run.options.optimizer.matrix->set("max_dim", 32);
+    largest.add(compare(run, kind + " in blocks"));
+    run.options.optimizer.refresh.asynchronous = true;
+    run.options.optimizer.matrix->refresh_staleness = 2;
+    run.options.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
+    run.options.optimizer.per_head = true;
+    largest.add(compare(run, kind + " in blocks of shards, with a worker"));
+  }
+}
+
 TEST(PlannedBytes, OfEveryTpUpdate) {
   Largest largest;
   using TpUpdate = ParallelOptions::TpUpdate;

@@ -81,6 +81,32 @@ TEST(CoherencePlan, CountsTheStateOfEveryMatrix) {
   EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
 }
 
+// Blocks are synchronised each by itself: of 48 x 48 with max_dim 32, (32, 32), (32, 16), (16, 32) and (16, 16).
+TEST(CoherencePlan, CountsBlocksOfMatricesThatAreCut) {
+  PlanInput input = replicated(0);
+  input.optimizer.matrix->set("max_dim", 32);
+  const CoherencePlan plan = make_plan(input).coherence;
+  CoherenceBytes all;
+  int blocks = 0;
+  const auto add = [&](const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& cols) {
+    for (const std::int64_t m : rows)
+      for (const std::int64_t n : cols) {
+        const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
+        all.add(synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters,
+                                      even_nodes(4, 2)));
+        ++blocks;
+      }
+  };
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int i = 0; i < 4; ++i) add({32, 16}, {32, 16});      // q, k, v, o
+    for (int i = 0; i < 2; ++i) add({32, 32, 16}, {32, 16});  // gate, up
+    add({32, 16}, {32, 32, 16});                              // down
+  }
+  EXPECT_EQ(plan.blocks, blocks);
+  EXPECT_EQ(plan.synchronisation.sent, all.sent);
+  EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
+}
+
 // The same under tensor parallelism, where tp = 2 halves rows of q, k, v, gate and up, and columns of o and down.
 // Homes: whole matrices among the homes of the data-parallel ranks, and half of each matrix from each home to the other
 // rank, on each of them. Blockwise: halves. Duplicated: whole matrices among all ranks, or those of the owner's group.
