@@ -1,7 +1,8 @@
 // Orthogonalisation by Newton-Schulz iteration: U = P S Q^T, its SVD, becomes about P Q^T, by matrix products only. One
 // step is X = a X + (b A + c A^2) X with A = X X^T (newton_schulz_step.hpp). The work is done in wide form: the
 // transpose where rows > cols, so that A is the smaller of the two Gram matrices. Stored as T (float or bf16), summed
-// in float, the norm in double over fixed chunks. newton_schulz_step.hpp keeps the obvious loops next to it.
+// in float, the norm in double over fixed chunks. Another form multiplies Gram matrices (newton_schulz_gram.cpp).
+// newton_schulz_step.hpp keeps the obvious loops next to it.
 #pragma once
 #include <algorithm>
 #include <array>
