@@ -99,8 +99,8 @@ struct AdamWOptions {
 struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::string match;     // glob on HF names
   std::optional<double> lr_multiplier, weight_decay;
-  std::optional<double> beta1, beta2, eps;  // of AdamW, for tensors that it updates
   std::optional<std::string> kind;          // "adamw" or optimizer.kind: overrides the routing by role
+  std::optional<double> beta1, beta2, eps;  // of AdamW, for tensors that it updates
 };
 struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   bool automatic = false;  // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
