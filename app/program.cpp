@@ -40,6 +40,7 @@ int run(const CheckpointExportArguments& a) { return alone("checkpoint export", 
 int run(const CheckpointConvertArguments& a) { return alone("checkpoint convert", run_checkpoint_convert, a); }
 int run(const CheckpointImportArguments& a) { return alone("checkpoint import", run_checkpoint_import, a); }
 int run(const ReportArguments& a) { return alone("report", run_report, a); }
+int run(const SweepArguments& a) { return alone("sweep", run_sweep, a); }
 int run(const BenchStepArguments& a, const RankSource& ranks) { return run_bench_step(a, ranks); }
 int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
 int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }

@@ -30,6 +30,7 @@ class Parser {
     add_data();
     add_checkpoint();
     add_report();
+    add_sweep();
     add_bench();
     add_info();
     add_examples(root_);
@@ -76,6 +77,7 @@ class Parser {
   void add_data();
   void add_checkpoint();
   void add_report();
+  void add_sweep();
   void add_bench();
   void add_info();
   void check_words(const std::vector<std::string>& words) const;
@@ -354,6 +356,24 @@ void Parser::add_report() {
   app->add_option("--interval", a->interval, "seconds between updates with --watch")
       ->check(CLI::Range(0.1, 86400.0))
       ->needs(watch);
+  auto* compare =
+      app->add_flag("--compare", a->compare, "final losses, updates to a loss and significance instead of the page");
+  compare->excludes(csv)->excludes(watch);
+  app->add_option("--target", a->target, "with --compare: the loss to reach (default: the worst entry's)")
+      ->needs(compare);
+  app->add_option("--sigma", a->sigma, "with --compare: of a run's loss over seeds (default: pooled, else 0.0013)")
+      ->check(CLI::PositiveNumber)
+      ->needs(compare);
+  app->add_flag("--json", a->json, "with --compare: print one JSON object")->needs(compare);
+}
+
+void Parser::add_sweep() {
+  App* app = nullptr;
+  auto a = verb<SweepArguments>(root_, "sweep", "train a deck at every point of a grid and find the best", app);
+  add_deck(app, a->deck);
+  app->add_option("-d,--dir", a->dir, "folder of the sweep: a run directory for each point, table, page, best deck")
+      ->required();
+  add_json(app, a->json);
 }
 
 void Parser::add_bench() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -152,10 +153,19 @@ struct CheckpointImportArguments {
 
 struct ReportArguments {
   std::vector<std::string> run_dirs;
-  std::string output;   // "" = report.html, or report.csv, in the first run directory
-  bool csv = false;     // a table instead of the page
-  bool watch = false;   // writes it again and again while the runs go on
-  double interval = 5;  // seconds between two looks
+  std::string output;                   // "" = report.html, or report.csv, in the first run directory
+  bool csv = false;                     // a table instead of the page
+  bool watch = false;                   // writes it again and again while the runs go on
+  double interval = 5;                  // seconds between two looks
+  bool compare = false;                 // prints final losses and their significance instead
+  std::optional<double> target, sigma;  // of the comparison (io/report/comparison.hpp)
+  bool json = false;                    // the comparison as one JSON object
+};
+
+struct SweepArguments {
+  DeckArguments deck;
+  std::string dir;  // -d: the folder of the sweep
+  bool json = false;
 };
 
 struct BenchArguments {
@@ -199,6 +209,7 @@ int run_checkpoint_export(const CheckpointExportArguments&);
 int run_checkpoint_convert(const CheckpointConvertArguments&);
 int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
+int run_sweep(const SweepArguments&);
 int run_bench_step(const BenchArguments&, const RankSource&);
 int run_bench_kernels(const BenchArguments&);
 int run_bench_optimizer(const BenchOptimizerArguments&);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/optimizer/base/routing.hpp"
+
 namespace sestina {
 
 namespace {
@@ -44,7 +46,16 @@ Deck layered_deck(const DeckArguments& arguments, const std::string& stored, con
   if (!arguments.hf.empty()) deck.replace_section("model", "from_hf", arguments.hf);
   add_overrides(deck, arguments);
   if (arguments.model_is_stored) deck.forget("model.from_hf");
+  deck.forget("sweep");  // it is about many runs
   return deck;
+}
+
+Options read_trainable(Deck& deck) {
+  Options options = Options::read(deck);
+  require_training_keys(deck);
+  require_trainable(deck, options);
+  require_matching_groups(deck, options);
+  return options;
 }
 
 double find_start_timeout(const DeckArguments& arguments) try {

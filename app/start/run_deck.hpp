@@ -9,7 +9,8 @@
 
 namespace sestina {
 
-// The layers of a verb's deck, by precedence: deck stored in a checkpoint < -i files < --hf < section.key=value.
+// The layers of a verb's deck, by precedence: deck stored in a checkpoint < -i files < --hf < section.key=value. The
+// section [sweep] is left out: it is for `sestina sweep` alone, which reads it from given_deck().
 
 // Puts the layers together. stored: the resolved deck of a checkpoint, "" none; stored_where names it in messages.
 // Throws Error(usage) without any layer and Error(input_missing) when the file cannot be opened; other errors are
@@ -18,6 +19,9 @@ Deck layered_deck(const DeckArguments&, const std::string& stored = "", const st
 
 // Returns only what the command line says; an empty deck is no error.
 Deck given_deck(const DeckArguments&);
+
+// Reads the options of a run that trains; all errors are collected in the deck, whose finish() throws them.
+Options read_trainable(Deck&);
 
 // The ranks that a launcher started are laid on the dp x tp x pp of a deck.
 

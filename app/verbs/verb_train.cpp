@@ -27,7 +27,6 @@
 #include "app/train/trainer.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
@@ -183,10 +182,7 @@ std::vector<Statement> read_deck(const TrainArguments& arguments, const Runtime&
   layers.model_is_stored = holds_hf_model(setup.checkpoint);
   take_all_ranks(layers, stored, setup.checkpoint, runtime.size());
   Deck deck = layered_deck(layers, stored, setup.checkpoint);
-  setup.options = Options::read(deck);
-  require_training_keys(deck);
-  require_trainable(deck, setup.options);
-  require_matching_groups(deck, setup.options);
+  setup.options = read_trainable(deck);
   require_ranks(deck, setup.options.parallel, runtime.size());
   deck.finish();
   if (!setup.options.model.from_hf.empty()) require_byte_vocabulary(setup.options);
@@ -333,10 +329,7 @@ int print_deck(const TrainArguments& arguments) {
   DeckArguments layers = arguments.deck;
   layers.model_is_stored = holds_hf_model(setup.checkpoint);
   Deck deck = layered_deck(layers, stored, setup.checkpoint);
-  Options options = Options::read(deck);
-  require_training_keys(deck);
-  require_trainable(deck, options);
-  require_matching_groups(deck, options);
+  const Options options = read_trainable(deck);
   deck.finish();
   if (!options.model.from_hf.empty()) require_byte_vocabulary(options);
   if (const std::string defect = byte_text_defect(options); !defect.empty())

@@ -132,7 +132,12 @@ void Deck::record_keys(const std::string& key, const std::vector<std::pair<std::
   state_->resolved.erase(key);
 }
 
-void Deck::forget(const std::string& key) { state_->values.erase(key); }
+void Deck::forget(const std::string& key) {
+  state_->erase_below(key);
+  state_->values.erase(key);
+  state_->arrays.erase(key);
+  state_->tables.erase(key);
+}
 
 void Deck::add_text(const std::string& toml, const std::string& where, const std::string& folder) {
   state_->main_where = where;

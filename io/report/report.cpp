@@ -52,6 +52,7 @@ std::string report_html(const std::vector<ReportRun>& runs, const ReportOptions&
                                     {"reload", reload},
                                     {"style", page::report_css},
                                     {"made", made},
+                                    {"before", options.before},
                                     {"summary", summary},
                                     {"facts", facts},
                                     {"records", records},

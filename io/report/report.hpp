@@ -20,8 +20,9 @@ struct ReportRun {
 };
 
 struct ReportOptions {
-  std::string made;   // the time of the report, as text
-  double reload = 0;  // seconds until the page loads itself again; 0: it does not
+  std::string made;         // the time of the report, as text
+  double reload = 0;        // seconds until the page loads itself again; 0: it does not
+  std::string before = {};  // HTML that stands before the summary
 };
 
 std::string report_html(const std::vector<ReportRun>&, const ReportOptions&);

@@ -125,6 +125,8 @@ TEST(CommandLine, EveryVerb) {
   EXPECT_EQ(as<CheckpointImportArguments>({"checkpoint", "import", "h", "-d", "r", "run.seed=3"}).deck.overrides.size(),
             1u);
   EXPECT_EQ(as<ReportArguments>({"report", "a", "b"}).run_dirs.size(), 2u);
+  EXPECT_EQ(as<ReportArguments>({"report", "--compare", "a", "--target", "3.28", "--json"}).target, 3.28);
+  EXPECT_EQ(as<SweepArguments>({"sweep", "-i", "a", "-d", "s", "sweep.grid={\"schedule.lr\"=[1]}"}).dir, "s");
   EXPECT_EQ(as<BenchStepArguments>({"bench", "step", "-i", "a", "--steps", "7"}).steps, 7);
   EXPECT_TRUE(as<BenchKernelsArguments>({"bench", "kernels", "-i", "a", "--json"}).json);
   EXPECT_EQ(as<BenchIoArguments>({"bench", "io", "-i", "a", "--size", "64", "--json"}).mebibytes, 64);

@@ -39,10 +39,26 @@ TEST(FrontDoor, HelpIsAnAnswer) {
 
 TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
   const std::string bash = shown({"manual", "bash"}), man = shown({"manual", "man"});
-  for (const char* verb :
-       {"init", "train", "plan", "eval", "generate", "data tokenize", "data train-tokenizer", "data inspect",
-        "data verify", "checkpoint list", "checkpoint verify", "checkpoint export", "checkpoint convert",
-        "checkpoint import", "report", "bench step", "bench kernels", "bench optimizer", "info"}) {
+  for (const char* verb : {"init",
+                           "train",
+                           "plan",
+                           "eval",
+                           "generate",
+                           "data tokenize",
+                           "data train-tokenizer",
+                           "data inspect",
+                           "data verify",
+                           "checkpoint list",
+                           "checkpoint verify",
+                           "checkpoint export",
+                           "checkpoint convert",
+                           "checkpoint import",
+                           "report",
+                           "sweep",
+                           "bench step",
+                           "bench kernels",
+                           "bench optimizer",
+                           "info"}) {
     std::vector<std::string> words;
     const std::string name = verb;
     const auto space = name.find(' ');
