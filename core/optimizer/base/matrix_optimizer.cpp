@@ -80,7 +80,7 @@ void step_cut_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, co
   copy_matrix<Space>(stream.exec, false, block.master, copy.master);
   optimizer.step(stream, numbers, {{}, copy.gradient, copy.master, {}});
   copy_matrix<Space>(stream.exec, false, copy.master, block.master);
-  if (block.weight.size() > 0) round_matrix<Space>(stream.exec, copy.master, block.weight);
+  round_matrix<Space>(stream.exec, copy.master, block.weight);
 }
 
 #define SESTINA_COPIED_STEPS(Space)                                                                   \
