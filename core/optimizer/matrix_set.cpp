@@ -206,7 +206,6 @@ class StreamSet : public MatrixSet<Exec> {
   }
   void close_replica(std::size_t i) override {
     const OwnedMatrix<Space>& matrix = matrices_[i];
-    if (matrix.weight.size() == 0) return;
     round_matrix<Space>(streams_[stream_number(i)].exec, matrix.master, matrix.weight);
   }
 

@@ -57,7 +57,7 @@ static void set_zero(const Exec& exec, Vector<T, Exec> x) {
 template <class Space>
 void copy_matrix(const Space&, bool transposed, Matrix<const float, Space> x, Matrix<float, Space> y);
 
-// Sets y = x, rounded; both (m, n).
+// Sets y = x, rounded; both (m, n), or y (0, 0): nothing is written.
 template <class Space>
 void round_matrix(const Space&, Matrix<const float, Space> x, Matrix<bf16, Space> y);
 

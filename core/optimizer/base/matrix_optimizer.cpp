@@ -115,7 +115,7 @@ void step_cut_block(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, co
   copy_matrix<Space>(stream.exec, false, block.master, copy.master);
   step_matrix<Space>(stream, optimizer, numbers, {{}, copy.gradient, copy.master, {}}, rules);
   copy_matrix<Space>(stream.exec, false, copy.master, block.master);
-  if (block.weight.size() > 0) round_matrix<Space>(stream.exec, copy.master, block.weight);
+  round_matrix<Space>(stream.exec, copy.master, block.weight);
 }
 
 #define SESTINA_COPIED_STEPS(Space)                                                                   \

@@ -62,7 +62,8 @@ class Apollo final : public MatrixOptimizer<Space> {
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
-    if (started_ == 0 && is_zero<Space>(stream, matrix.gradient)) return;  // growth from a norm of 0 is hardly allowed
+    if (started_ == 0 && is_zero<Space>(stream, matrix.gradient))  // growth from a norm of 0 is hardly allowed
+      return round_matrix<Space>(stream.exec, matrix.master, matrix.weight);
     const auto frame = stream.workspace.frame();
     const StateArray<Space> projector = projector_.place(stream);
     if (!rule_.given && updates_ % rule_.refresh_every == 0) draw(stream, projector);

@@ -105,7 +105,7 @@ class GaLore final : public MatrixOptimizer<Space> {
     const auto frame = stream.workspace.frame();
     const StateArray<Space> projector = projector_.place(stream);
     const bool is_new = !rule_.given && refresh(stream, matrix.gradient, projector);
-    if (!rule_.given && !is_new && started_ == 0) return;
+    if (!rule_.given && !is_new && started_ == 0) return round_matrix<Space>(stream.exec, matrix.master, matrix.weight);
     if (is_new) {
       projector_.keep(stream.exec, projector);
       lazy_.renewed(stream.exec, first_vector(projector.read()));

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/optimizer/base/sides.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
@@ -190,9 +191,8 @@ KlMethod<Space>::KlMethod(const Space& exec, const MatrixOptions& options, const
 template <class Space>
 void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
   if (started_ == 0) {
-    if (!factors_.start(stream, updates_, now.gradient_scale, matrix.gradient)) return;
-    started_ = 1;
-    if (rule_.skips_first()) return;
+    started_ = factors_.start(stream, updates_, now.gradient_scale, matrix.gradient) ? 1 : 0;
+    if (started_ == 0 || rule_.skips_first()) return round_matrix<Space>(stream.exec, matrix.master, matrix.weight);
   }
   ++updates_;
   {

@@ -66,9 +66,12 @@ RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options,
 
 template <class Space>
 void RotatedAdam<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) {
-  const bool first = started_ == 0;
-  if (first && !start(stream, matrix.gradient)) return;
-  if (first && rule_.skip_first) return update_factors(stream, now.gradient_scale, matrix.gradient);
+  const bool first = started_ == 0, starts = first && start(stream, matrix.gradient);
+  if (first && (rule_.skip_first || !starts)) {
+    round_matrix<Space>(stream.exec, matrix.master, matrix.weight);
+    if (starts) update_factors(stream, now.gradient_scale, matrix.gradient);
+    return;
+  }
   ++updates_;
   const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
   average_momentum<Space>(stream.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),

@@ -46,6 +46,16 @@ TEST(BlockRanks, AgreeInBf16) {
   EXPECT_LT(largest_difference(one, split), 1e-3);
 }
 
+// A call that only sets up bases leaves the weights as they were, at homes too, where the memory that is sent holds the
+// matrices of several groups in turn.
+TEST(BlockRanks, WeightsStayInACallThatMovesNothing) {
+  for (const std::string& kind : asynchronous_kinds()) {
+    const TrainingCase home = grid_case(kind, 2);
+    const Trained split = train_together<bf16>(home, 2), one = train_alone<bf16>(alone(home), 2);
+    EXPECT_LT(largest_difference(one, split), 1e-4) << kind;
+  }
+}
+
 // Each shard is cut by itself: another algorithm, which trains.
 TEST(BlockRanks, BlockwiseShardsAreCutByThemselves) {
   TrainingCase run = cut(grid_case("soap", 2)), home = run;
