@@ -4,7 +4,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/blas/sums.hpp"
-#include "kernels/optimizer/weight_mean.hpp"
+#include "kernels/optimizer/element_rules.hpp"
 
 namespace sestina {
 

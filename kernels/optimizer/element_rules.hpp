@@ -59,4 +59,15 @@ void schedule_free(const Exec&, const ScheduleFreeStep&, Vector<const Acc<T>, Ex
                    Vector<Acc<T>, Exec> master, Vector<Acc<T>, Exec> average, Vector<Acc<T>, Exec> v,
                    Vector<T, Exec> weight);
 
+// Means of weights, for evaluation and export. Nothing fences.
+
+// Moves the mean e (n) of weights w (n) one update on: e = e + (w - e) / tau, an exponential mean over about tau
+// updates.
+template <class Exec, class A>
+void follow_weights(const Exec&, Vector<const A, Exec> weights, double tau, Vector<A, Exec> mean);
+
+// Exchanges x (n) and y (n).
+template <class Exec, class A>
+void swap_values(const Exec&, Vector<A, Exec> x, Vector<A, Exec> y);
+
 }  // namespace sestina

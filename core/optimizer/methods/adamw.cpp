@@ -5,7 +5,6 @@
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/element_rules.hpp"
-#include "kernels/optimizer/weight_mean.hpp"
 
 namespace sestina {
 
@@ -235,8 +234,9 @@ template <class Exec, class T>
 std::vector<UpdateRecord> AdamW<Exec, T>::records() const {
   std::vector<UpdateRecord> records;
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    records.push_back({tensors_[i].spec.name, name(options_.rule), static_cast<std::int64_t>(tensors_[i].gradient.size()),
-                       runs_[run_of_[i]].calls, tensors_[i].saved});
+    records.push_back({tensors_[i].spec.name, name(options_.rule),
+                       static_cast<std::int64_t>(tensors_[i].gradient.size()), runs_[run_of_[i]].calls,
+                       tensors_[i].saved});
   return records;
 }
 

@@ -8,7 +8,6 @@
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/adamw.hpp"
 #include "kernels/optimizer/element_rules.hpp"
-#include "kernels/optimizer/weight_mean.hpp"
 
 namespace sestina {
 namespace {
