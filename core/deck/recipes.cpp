@@ -109,6 +109,7 @@ RecipeKeys nanochat(const ModelConfig& model, std::int64_t steps) {
   optim("optimizer.kind", "\"normuon\"")("optimizer.momentum_form", "\"ema\"")("optimizer.nesterov", "true");
   optim("optimizer.ns_set", "\"polar_express_dion\"")("optimizer.ns_eps", "1e-6")("optimizer.ns_normalize", "\"add\"");
   optim("optimizer.ns_precision", "\"auto\"")("optimizer.keep_norm", "true")("optimizer.scale", "\"original\"");
+  optim("optimizer.ns_norm", "\"gram\"")("optimizer.row_equilibration", "true")("optimizer.norm_snap", "true");
   optim("optimizer.cautious", "true");
   model_file("optimizer.momentum", "0.95")("optimizer.beta2", "0.9")("optimizer.ns_steps", "5");
   base("optimizer.weight_decay", "0.28")("optimizer.decay_schedule", "\"cosine\"");
