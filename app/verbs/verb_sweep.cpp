@@ -79,8 +79,9 @@ int round_code(const std::vector<SweepRun>& runs, const ChildEnds& ends) {
   return static_cast<int>(ExitCode::stopped_saved);
 }
 
-// Trains the runs of this task that have not finished; returns 0, or the code to end with.
-int train_runs(const Sweep& sweep, const std::vector<SweepRun>& all, ArrayTask task) {
+// Trains the runs of this task that have not finished; returns 0, or the code to end with. quiet: with --json nothing
+// is said of their progress, since scripts often read both outputs as one.
+int train_runs(const Sweep& sweep, const std::vector<SweepRun>& all, ArrayTask task, bool quiet) {
   std::vector<SweepRun> runs;
   std::vector<ChildRun> children;
   for (std::size_t i = task.index; i < all.size(); i += task.count) {
@@ -91,7 +92,8 @@ int train_runs(const Sweep& sweep, const std::vector<SweepRun>& all, ArrayTask t
   std::size_t done = 0;
   const auto ended = [&](std::size_t i, int code) {
     const SweepResult result = read_result(sweep, runs[i]);
-    if (result.finished) fmt::print(stderr, "{}: {} ({} of {})\n", runs[i].dir, loss_text(result), ++done, runs.size());
+    if (result.finished && !quiet)
+      fmt::print(stderr, "{}: {} ({} of {})\n", runs[i].dir, loss_text(result), ++done, runs.size());
     return code == 0 || code == static_cast<int>(ExitCode::diverged);
   };
   return round_code(runs, run_children(children, sweep.jobs, ended));
@@ -119,7 +121,8 @@ int tell(const Sweep& sweep, const SweepSummary& summary, bool json) {
     fmt::print("{}\n", sweep_json(sweep, summary));
   else
     fmt::print("{}", sweep_table(sweep, summary));
-  for (const SweepEdge& edge : summary.edges) fmt::print(stderr, "sestina: warning: {}\n", edge_text(edge));
+  for (const SweepEdge& edge : summary.edges)
+    if (!json) fmt::print(stderr, "sestina: warning: {}\n", edge_text(edge));
   if (!summary.any_best()) fail(ExitCode::diverged, "sweep: {}: every point diverged", sweep.dir);
   if (!json) fmt::print("best: {0}/best.toml; all runs: {0}/sweep.html\n", sweep.dir);
   return static_cast<int>(ExitCode::done);
@@ -133,7 +136,7 @@ std::vector<std::size_t> all_points(const Sweep& sweep) {
 
 int run_grid(const Sweep& sweep, ArrayTask task, bool json) {
   const auto runs = runs_of(sweep, all_points(sweep));
-  if (const int code = train_runs(sweep, runs, task); code != 0) return code;
+  if (const int code = train_runs(sweep, runs, task, json); code != 0) return code;
   auto results = read_results(sweep, runs);
   const auto missing = std::count_if(results.begin(), results.end(), [](const auto& r) { return !r.finished; });
   if (missing == 0) return tell(sweep, summarize_sweep(sweep, std::move(results), 0), json);
@@ -154,9 +157,9 @@ int run_halving(const Sweep& sweep, bool json) {
       points.clear();
       for (std::size_t i = 0; i < rung.points; ++i) points.push_back(ranked[i].point);
     }
-    fmt::print(stderr, "{} of {} points, {} updates\n", rung.points, sweep.points.size(), rung.steps);
+    if (!json) fmt::print(stderr, "{} of {} points, {} updates\n", rung.points, sweep.points.size(), rung.steps);
     const auto runs = runs_of(sweep, points, rung.steps);
-    if (const int code = train_runs(sweep, runs, {}); code != 0) return code;
+    if (const int code = train_runs(sweep, runs, {}, json); code != 0) return code;
     first = results.size();
     for (SweepResult& result : read_results(sweep, runs)) results.push_back(std::move(result));
   }
@@ -177,8 +180,9 @@ int run_sweep(const SweepArguments& arguments) {
   if (task.count == 1) lock = std::make_unique<RunDir>(sweep.dir);
   setenv("OMP_PROC_BIND", "false", 0);  // runs side by side would bind their threads to the same cores
   setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
-  fmt::print(stderr, "{}: {} points, {} seeds, {} at once, {} threads each\n", sweep.dir, sweep.points.size(),
-             sweep.seeds.size(), sweep.jobs, sweep.threads);
+  if (!arguments.json)
+    fmt::print(stderr, "{}: {} points, {} seeds, {} at once, {} threads each\n", sweep.dir, sweep.points.size(),
+               sweep.seeds.size(), sweep.jobs, sweep.threads);
   return sweep.options.halving ? run_halving(sweep, arguments.json) : run_grid(sweep, task, arguments.json);
 }
 

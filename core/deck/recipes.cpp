@@ -173,9 +173,8 @@ constexpr Recipe recipes[] = {{"track3-muon", track3_muon},
 constexpr std::string_view recipe_key = "optimizer.recipe";
 
 // These keys of [optimizer] belong to no kind: each has them all.
-constexpr std::string_view of_all_kinds[] = {"kind",         "weight_decay",  "qk_clip",    "qk_clip_alpha",
-                                             "update_floor", "radial_brake",  "radius_pin", "cautious",
-                                             "group",        "decay_schedule"};
+constexpr std::string_view of_all_kinds[] = {"kind",     "weight_decay", "qk_clip",       "qk_clip_alpha",
+                                             "cautious", "group",        "decay_schedule"};
 
 // Returns whether a deck with this kind has the key.
 bool fits_kind(const std::string& key, const std::string& kind_name) {
@@ -184,7 +183,9 @@ bool fits_kind(const std::string& key, const std::string& kind_name) {
   const std::string name = key.substr(optimizer.size());
   if (std::find(std::begin(of_all_kinds), std::end(of_all_kinds), name) != std::end(of_all_kinds)) return true;
   const MatrixKind* kind = find_matrix_kind(kind_name);
-  if (kind == nullptr) return false;  // adamw, or an unknown kind
+  if (kind == nullptr) return false;  // elementwise, or unknown
+  for (const auto& [rule, on] : rules_of({}))
+    if (name == rule) return true;
   if (name.starts_with("scalar.")) return true;
   if (name.starts_with("refresh.")) return kind->refresh_every > 0;
   return default_options(*kind).has(name == "momentum_schedule" ? "momentum" : name);

@@ -19,6 +19,7 @@ void SoapMuonOptions::fields(OptionFields& f) {
   f.eps("eps", eps);
   f.number("factor_beta", factor_beta, below_one);
   f.integer("max_dim", max_dim, {.min = 1});
+  f.number("basis_shift", basis_shift, below_one);
   f.choice("basis_first", basis_first, {"eigh", "svd"});
 }
 
@@ -29,6 +30,7 @@ using SoapMuonKeys = SoapMuonOptions;
 RefreshRule soap_muon_refresh(const SoapMuonKeys& o) {
   RefreshRule rule;
   rule.first = o.basis_first;
+  rule.shift = o.basis_shift;
   return rule;
 }
 

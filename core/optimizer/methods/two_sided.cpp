@@ -91,7 +91,8 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
                                                               Vector<std::int32_t, Space> order) {
   if (!side.on()) return {};
   const bool sorted = rule.sorts();
-  RefreshRequest<Space> request{.job = {.method = rule.method, .name = side.name}, .basis = side.basis};
+  RefreshRequest<Space> request{.job = {.method = rule.method, .name = side.name, .shift = rule.shift},
+                                .basis = side.basis};
   request.job.factor = factor.extent(0) > 0 ? factor : side.factor.read();
   if (sorted) request.job.order = order;
   const Refreshed result = port_.at(stream, side.number, point.t, point.due ? Due::now : Due::no,

@@ -35,6 +35,7 @@ struct RefreshRule {
   RefreshMethod method = RefreshMethod::power_qr;
   bool sort = true;     // columns by falling q^T K q, which power_qr can do
   bool permute = true;  // what lies in the basis is permuted with the columns
+  double shift = 0;     // of power_qr, see RefreshJob
   bool sorts() const { return sort && method == RefreshMethod::power_qr; }
 };
 

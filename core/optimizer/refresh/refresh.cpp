@@ -143,6 +143,21 @@ Refreshed result_of(Verdict verdict) {
   return verdict == Verdict::good ? Refreshed::done : Refreshed::kept;
 }
 
+// Adds shift trace(K) Q to K Q, the trace by way of one number in the space.
+template <class Space, class T>
+void add_shift(const Space& exec, double shift, Matrix<const T, Space> factor, Matrix<const T, Space> basis,
+               Vector<double, Space> number, Matrix<T, Space> product) {
+  const std::size_t d = factor.extent(0);
+  sum_all(
+      "factor_trace", exec, d, KOKKOS_LAMBDA(std::size_t i) { return static_cast<double>(factor(i, i)); },
+      KOKKOS_LAMBDA(double trace) { number(0) = shift * trace; });
+  for_elements(
+      "add_shift", exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        const T by = static_cast<T>(number(0));
+        for (std::size_t j = begin; j < end; ++j) product(i, j) += by * basis(i, j);
+      });
+}
+
 template <class Space, class T>
 bool power_qr(Attempt<Space, T>& a) {
   const bool sorted = a.job.order.extent(0) > 0, valued = a.job.values.extent(0) > 0;
@@ -152,6 +167,7 @@ bool power_qr(Attempt<Space, T>& a) {
   const Vector<double, Space> quotients = p.quotients;
   const Vector<std::int32_t, Space> order = p.order;
   a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
+  if (a.job.shift > 0) add_shift<Space, T>(a.stream.exec, a.job.shift, factor, old, quotients, product);
   if (!a.finite(flat<const T, Space>(product), RefreshChecks<Space>::product)) return false;
   if (sorted) {
     column_dots<Space, T>(a.stream.exec, old, product, quotients);

@@ -32,6 +32,7 @@ struct RefreshJob {
   // power_qr, (d): columns are first sorted by falling q^T K q; entry j says which old column became column j, so that
   // the caller can permute its second moments. (0): no sorting.
   Vector<std::int32_t, Space> order = {};
+  double shift = 0;  // power_qr: shift trace(K) I is added to K
   // These are for inverse_root_*:
   Matrix<float, Space> root = {};  // (d, d) out
   double exponent = 0.25;          // K to the power -exponent

@@ -113,6 +113,8 @@ TEST(Recipes, AnotherKindTakesWhatItHas) {
   const ReadDeck adamw(recipe_text("nanochat") + "kind = \"adamw\"\n");
   EXPECT_EQ(adamw.options.optimizer.kind, "adamw");
   EXPECT_EQ(adamw.options.optimizer.lr, 0.02);
+  const ReadDeck alone(recipe_text("track3-soap-muon") + "kind = \"adamw\"\n");  // without rules that need norms
+  EXPECT_FALSE(alone.options.optimizer.rules.any());
   const ReadDeck muon(recipe_text("nanochat") + "kind = \"muon\"\n");  // without NorMuon's beta2
   EXPECT_EQ(muon.options.optimizer.kind, "muon");
 }

@@ -54,6 +54,9 @@ class AsOnDevice final : public MatrixSet<Host> {
   }
   void withhold(std::int64_t t) override { set_->withhold(t); }
   std::size_t size() const override { return set_->size(); }
+  const std::vector<MatrixItem<Host>>& items() const override { return set_->items(); }
+  const std::string& kind() const override { return set_->kind(); }
+  const std::vector<std::int64_t>& calls() const override { return set_->calls(); }
   std::vector<StateField> state() override { return set_->state(); }
   RefreshSeconds take_refresh_seconds() override { return set_->take_refresh_seconds(); }
   WorkerPool* workers() override { return nullptr; }

@@ -103,6 +103,8 @@ class ForgetfulStage final : public PipelineStage {
     return records;
   }
 
+  void start_averages() override { stage_->start_averages(); }
+  void swap_average() override { stage_->swap_average(); }
   const StagePlace& place() const override { return stage_->place(); }
   const StagePlan& plan() const override { return stage_->plan(); }
   void load(std::int64_t micro, const BatchView& batch) override { stage_->load(micro, batch); }
