@@ -30,7 +30,7 @@ class Memory(Case):
         """Either the run is well or it ends with 69 and one message, however little there is; below all of it stands what the
         libraries take before the program begins."""
         codes = []
-        for kilobytes in range(120000, 900000, 60000):
+        for kilobytes in range(130000, 900000, 60000):
             shutil.rmtree(self.work / "run", ignore_errors=True)
             child = self.limited(kilobytes, *self.train_arguments("run", "run.steps=3", "checkpoint.every=1"), expected=(DONE, UNAVAILABLE))
             codes.append(child.returncode)

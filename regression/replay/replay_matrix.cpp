@@ -24,7 +24,8 @@ std::string word_of(const Hdf5Reader& file, const std::string& key) {
 MatrixOptions kind_options(const Hdf5Reader& file, const MatrixKind& kind) {
   MatrixOptions options = default_options(kind);
   for (const KindKey& key : keys_of(options)) {
-    if (!file.has("hyper", key.name)) continue;
+    // Coefficients of Newton-Schulz that a file lists are those of the set that it names.
+    if (!file.has("hyper", key.name) || key.type == KindKey::Type::triples) continue;
     if (key.type == KindKey::Type::word)
       options.set(key.name, word_of(file, key.name));
     else
