@@ -15,7 +15,6 @@ namespace sestina {
 
 void register_optimizers() {
   static const bool once = [] {
-    register_adam();
     register_muon();
     register_normuon();
     register_adamuon();
@@ -27,6 +26,7 @@ void register_optimizers() {
     register_basis_rotation();
     register_galore();
     register_apollo();
+    register_adam();
     return true;
   }();
   static_cast<void>(once);

@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "../io/test_files.hpp"
@@ -16,6 +18,7 @@
 #include "app/sweep/sweep_results.hpp"
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
+#include "sestina_test_paths.hpp"
 
 namespace sestina {
 namespace {
@@ -102,6 +105,19 @@ TEST(SweepDeck, IsReadFromAllLayersAndLeftOutByOtherVerbs) {
   Deck deck = layered_deck(layers);
   read_trainable(deck);
   EXPECT_NO_THROW(deck.finish());
+}
+
+// Those of the table of inputs/README.md, and no other.
+TEST(SweepDeck, ReadmeListsEveryKey) {
+  Deck deck;
+  SweepOptions::read(deck, {}, {"sweep.grid={\"schedule.lr\"=[1]}"});
+  std::set<std::string> documented, known = {"sweep.grid"};
+  for (const std::string& key : deck.resolved_keys())
+    if (key.starts_with("sweep.")) known.insert(key);
+  std::ifstream file(std::string(SESTINA_SOURCE_DIR) + "/inputs/README.md");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("| `sweep.")) documented.insert(line.substr(3, line.find('`', 3) - 3));
+  EXPECT_EQ(documented, known);
 }
 
 TEST(SweepDeck, RunsHaveFoldersSeedsAndShortenedSchedules) {
