@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -55,7 +56,12 @@ class WaitingSignals {
   if (const int nothing = open("/dev/null", O_RDONLY); nothing > STDIN_FILENO) dup2(nothing, STDIN_FILENO);
   dup2(console, STDOUT_FILENO);
   dup2(console, STDERR_FILENO);
-  pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  sigset_t mask = signals;  // what is handed on must reach it, whatever this process blocks or ignores
+  for (const int signal : handed_on) {
+    sigdelset(&mask, signal);
+    std::signal(signal, SIG_DFL);
+  }
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   execvp(command[0], command);
   constexpr char text[] = "sestina: error: the program of a run cannot be started\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);

@@ -70,7 +70,8 @@ TEST(AdamKind, IsAdamWOnWholeMatrices) {
 
 std::string errors_of(const std::string& more) {
   Deck deck;
-  deck.add_text("[run]\nsteps = 10\n[optimizer]\nkind = \"muon\"\n" + more, "deck", ".");
+  deck.add_text("[run]\nsteps = 10\n[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"muon\"\n" + more, "deck",
+                ".");
   const Options options = Options::read(deck);
   static_cast<void>(options);
   try {

@@ -76,6 +76,10 @@ TEST(PlanCost, SecondsFollowTheOptionsOfTheDeck) {
 // Rows of the table are full: plans and checks ask them, and nobody else.
 TEST(PlanCost, EveryKindSaysWhatItExecutes) {
   for (const MatrixKind& kind : matrix_kinds()) {
+    if (kind.name == "adam") {  // passes over memory alone
+      EXPECT_EQ(kind.work, nullptr);
+      continue;
+    }
     ASSERT_NE(kind.work, nullptr) << kind.name;
     EXPECT_GT(kind.work(default_options(kind), 48, 32).update, 0) << kind.name;
     EXPECT_EQ(kind.work(default_options(kind), 48, 32).refresh > 0, kind.refresh_every > 0 && kind.name != "apollo")
