@@ -212,7 +212,7 @@ TEST(SweepChildren, EndWithTheirCodesAndTheFirstFailureStartsNoMore) {
 // Also where this process ignores the signal that it hands on, as nohup makes it do.
 TEST(SweepChildren, AreToldToStop) {
   const TemporaryFolder folder;
-  const auto before = std::signal(SIGTERM, SIG_IGN);
+  const auto before = signal(SIGTERM, SIG_IGN);
   const std::string script = "trap 'exit 75' TERM; : > \"$0/started\"; while :; do sleep 0.01; done";
   const std::vector<ChildRun> runs = {{{"sh", "-c", script, folder / "a"}, folder / "a", false},
                                       {{"sh", "-c", "exit 0"}, folder / "b", false}};
@@ -223,7 +223,7 @@ TEST(SweepChildren, AreToldToStop) {
   });
   const auto ends = run_children(runs, 1, [](std::size_t, int) { return true; });
   sender.join();
-  std::signal(SIGTERM, before);
+  signal(SIGTERM, before);
   EXPECT_TRUE(ends.stopped);
   EXPECT_EQ(ends.codes, (std::vector<int>{75, ChildEnds::not_started}));
 }
