@@ -24,9 +24,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DONE, UNAVAILABLE, DIVERGED = 0, 69, 79
 GROUPS = {
-    "adamw": ["tiny_llama", "tiny_adamw_8bit", "tiny_gpt", "tiny_olmo2", "tiny_qwen3"],
-    "muon": ["tiny_muon", "tiny_normuon", "tiny_adamuon"],
-    "bases": ["tiny_soap", "tiny_kl_soap", "tiny_basis_rotation"],
+    "adamw": ["tiny_llama", "tiny_adamw_8bit", "tiny_gpt", "tiny_track3", "tiny_olmo2", "tiny_qwen3"],
+    "elementwise": ["tiny_lion", "tiny_ademamix", "tiny_schedule_free"],
+    "muon": ["tiny_muon", "tiny_normuon", "tiny_adamuon", "tiny_hyperball", "tiny_update_rules"],
+    "bases": ["tiny_soap", "tiny_soap_blocks", "tiny_soap_muon", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
     "workers": ["tiny_soap_async"],
@@ -168,7 +169,9 @@ def cost(device, budget):
     """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
     zeros starts no method with bases."""
     ranks, batch = budget.get("ranks", 1), budget.get("micro_batch", 8)
-    few, many = (device.train(budget["deck"], f"run.steps={steps}", f"train.micro_batch={batch}", *budget.get("options", []), fill=63,
+    few, many = (device.train(budget["deck"], f"run.steps={steps}", f"train.micro_batch={batch}",
+                              "metrics.updates_every=0",  # a measured update reads its sums
+                              *budget.get("options", []), fill=63,
                               ranks=ranks, devices=ranks)[0] for steps in (20, 40))
 
     def per_step(chosen, place=0):  # of a rank
