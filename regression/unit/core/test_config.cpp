@@ -215,7 +215,7 @@ TEST(Rope, ScalesLowFrequenciesOnly) {
   }
 }
 
-ModelConfig read(const std::string& toml) {
+ModelConfig read_model(const std::string& toml) {
   Deck deck;
   deck.add_text("[model]\n" + toml, "deck", ".");
   const ModelConfig c = ModelConfig::read(deck);
@@ -229,13 +229,13 @@ ModelConfig read(const std::string& toml) {
 }
 
 TEST(ModelDeck, PresetWithKeysBesideIt) {
-  const ModelConfig c = read("preset = \"llama-60m\"\nnum_attention_heads = 4\nvocab_size = 300");
+  const ModelConfig c = read_model("preset = \"llama-60m\"\nnum_attention_heads = 4\nvocab_size = 300");
   EXPECT_EQ(c.hidden_size, 512);
   EXPECT_EQ(c.head_dim, 128);
   EXPECT_EQ(c.num_key_value_heads, 4);
   EXPECT_EQ(c.vocab_size, 300);
   EXPECT_EQ(c.preset, "llama-60m");
-  const ModelConfig q = read("preset = \"qwen3-0.6b\"\nhidden_size = 256\nrope_scaling = {factor = 4.0}");
+  const ModelConfig q = read_model("preset = \"qwen3-0.6b\"\nhidden_size = 256\nrope_scaling = {factor = 4.0}");
   EXPECT_EQ(q.head_dim, 128);
   EXPECT_EQ(q.num_key_value_heads, 8);
   ASSERT_TRUE(q.rope_scaling);
@@ -244,18 +244,18 @@ TEST(ModelDeck, PresetWithKeysBesideIt) {
 
 TEST(ModelDeck, FamilyWithSizes) {
   const std::string sizes = "hidden_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 4\nvocab_size = 300\n";
-  const ModelConfig c = read("family = \"gpt\"\nposition = \"learned\"\n" + sizes);
+  const ModelConfig c = read_model("family = \"gpt\"\nposition = \"learned\"\n" + sizes);
   EXPECT_EQ(c.intermediate_size, 256);
   EXPECT_EQ(c.hidden_act, "gelu");
   EXPECT_EQ(c.position, ModelConfig::Position::learned);
-  const ModelConfig o = read("family = \"olmo2\"\n" + sizes);
+  const ModelConfig o = read_model("family = \"olmo2\"\n" + sizes);
   EXPECT_EQ(o.intermediate_size, 176);
   EXPECT_EQ(o.rope_theta, 5e5);
-  EXPECT_EQ(read("family = \"qwen3\"\n" + sizes).head_dim, 128);
+  EXPECT_EQ(read_model("family = \"qwen3\"\n" + sizes).head_dim, 128);
 }
 
 TEST(ModelDeck, FirstRangesByRole) {
-  const ModelConfig c = read(
+  const ModelConfig c = read_model(
       "family = \"llama\"\nhidden_size = 48\nnum_hidden_layers = 1\nnum_attention_heads = 4\nvocab_size = 300\n"
       "intermediate_size = 75\ninit = {embed = 1, q = \"fan_in\", o = 0, down = \"fan_in\", head = 0}");
   const auto range = [&](const std::string& name) {
@@ -274,7 +274,7 @@ TEST(ModelDeck, FirstRangesByRole) {
 
 TEST(ModelDeck, FolderOfTransformers) {
   const std::string folder = SESTINA_SOURCE_DIR + "/regression/golden/models/qwen3-tied";
-  const ModelConfig c = read("from_hf = \"" + folder + "\"");
+  const ModelConfig c = read_model("from_hf = \"" + folder + "\"");
   EXPECT_EQ(c.head_dim, 32);
   EXPECT_EQ(c.from_hf, folder);
   EXPECT_TRUE(c.tie_word_embeddings);
@@ -319,7 +319,7 @@ TEST(ModelDeck, SectionsSayAllOfAConfiguration) {
 TEST(ModelDeck, SaysWhatIsWrong) {
   const auto errors = [](const std::string& toml) {
     try {
-      read(toml);
+      read_model(toml);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_deck);
       return std::string(error.what());

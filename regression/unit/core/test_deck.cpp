@@ -34,7 +34,7 @@ Deck deck_of(const std::string& toml) {
   return deck;
 }
 
-std::string error_of(Deck deck) {
+std::string errors_in(Deck deck) {
   try {
     deck.finish();
   } catch (const Error& error) {
@@ -43,7 +43,7 @@ std::string error_of(Deck deck) {
   }
   return "";
 }
-std::string error_of(const std::string& toml) { return error_of(deck_of(toml)); }
+std::string errors_in(const std::string& toml) { return errors_in(deck_of(toml)); }
 
 void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in:\n" << text;
@@ -102,7 +102,7 @@ TEST(Deck, BadOverridesAreErrors) {
     Deck deck;
     deck.add_override(text);
     read_some(deck);
-    const std::string error = error_of(std::move(deck));
+    const std::string error = errors_in(std::move(deck));
     expect_contains(error, "command line: ");
   }
 }
@@ -123,7 +123,7 @@ TEST(Deck, DumpReadsBackToItself) {
 }
 
 TEST(Deck, FindsAllErrorsWithTheirPlaces) {
-  const std::string error = error_of(
+  const std::string error = errors_in(
       "[run]\nstesp = 3\nsteps = -3\nsteps = 4\nname =\n[schedule]\nlr = nan\nkind = \"cosin\"\n[modle]\na = 1\nb = 2\n"
       "[[data.source]]\nweigth = 3\nweight = 0\n[run]\n");
   expect_contains(error, "a.toml:2:9: run.stesp: unknown key, did you mean run.steps?, got 3, allowed steps, name");
@@ -146,16 +146,16 @@ TEST(Deck, RefusesWrongTypes) {
        {"steps = 2.5", "steps = \"2\"", "steps = true", "name = 3", "walltime = \"soon\"", "walltime = -1",
         "walltime = inf", "deterministic = 1", "stop_signals = \"TERM\"", "stop_signals = [1]", "steps = {a = 1}",
         "steps = [1]", "steps = 1979-05-27", "steps = 99999999999999999999"})
-    expect_contains(error_of(fmt::format("[run]\n{}\n", line)), "a.toml:2:");
-  expect_contains(error_of("run = 3\n"), "a.toml:1:7: run: unknown key");
-  expect_contains(error_of("[data.source]\npath = \"x\"\n"), "data.source: not an array of tables");
-  expect_contains(error_of("[schedule]\nlr = \"1e-3\"\n"),
+    expect_contains(errors_in(fmt::format("[run]\n{}\n", line)), "a.toml:2:");
+  expect_contains(errors_in("run = 3\n"), "a.toml:1:7: run: unknown key");
+  expect_contains(errors_in("[data.source]\npath = \"x\"\n"), "data.source: not an array of tables");
+  expect_contains(errors_in("[schedule]\nlr = \"1e-3\"\n"),
                   "a.toml:2:6: schedule.lr: wrong type (a string), got \"1e-3\", allowed a number");
 }
 
 TEST(Deck, KeyInTheWrongSectionIsFound) {
-  expect_contains(error_of("[run]\nlr = 1.0\n"), "run.lr: unknown key, did you mean schedule.lr?");
-  expect_contains(error_of("[run]\n\"a.b\" = 1.0\n"), "run.\"a.b\": unknown key");
+  expect_contains(errors_in("[run]\nlr = 1.0\n"), "run.lr: unknown key, did you mean schedule.lr?");
+  expect_contains(errors_in("[run]\n\"a.b\" = 1.0\n"), "run.\"a.b\": unknown key");
 }
 
 TEST(Deck, RequiredKeysAreLeftOutAfterASyntaxError) {
@@ -164,38 +164,38 @@ TEST(Deck, RequiredKeysAreLeftOutAfterASyntaxError) {
   deck.require("run.steps", "why");
   deck.error("model", "no model given", "a preset");
   read_some(deck);
-  const std::string error = error_of(std::move(deck));
+  const std::string error = errors_in(std::move(deck));
   expect_contains(error, "a.toml: run.steps: required: why");
   expect_contains(error, "a.toml: model: no model given, allowed a preset");
   Deck broken;
   broken.add_text("[run\nsteps = 3\n", "a.toml", "");
   broken.require("run.steps", "why");
   read_some(broken);
-  const std::string only_syntax = error_of(std::move(broken));
+  const std::string only_syntax = errors_in(std::move(broken));
   expect_contains(only_syntax, "a.toml:1:5: ");
   EXPECT_EQ(only_syntax.find("required"), std::string::npos);
 }
 
 TEST(Deck, RefusesWrongBytes) {
-  expect_contains(error_of("[run]\nname = \"\xff\"\nsteps = 2.5\n"), "a.toml:2:");
-  expect_contains(error_of("[run]\nname = \"\xff\"\nsteps = 2.5\n"), "a.toml:3:9: run.steps");
-  expect_contains(error_of("\xEF\xBB\xBF[run]\nsteps = 2.5\n"), "a.toml:1:1: byte-order mark");
-  expect_contains(error_of("[run]\r\nsteps = 3\r\n"), "a.toml:1:6: carriage return");
-  expect_contains(error_of("\xff\xfe[\0r\0"), "a.toml:1:1: ");
-  expect_contains(error_of(std::string("[run]\nname = \"a\0b\"\n", 19)), "a.toml:2:");
-  expect_contains(error_of(std::string(100000, '[')), "a.toml:1:");
+  expect_contains(errors_in("[run]\nname = \"\xff\"\nsteps = 2.5\n"), "a.toml:2:");
+  expect_contains(errors_in("[run]\nname = \"\xff\"\nsteps = 2.5\n"), "a.toml:3:9: run.steps");
+  expect_contains(errors_in("\xEF\xBB\xBF[run]\nsteps = 2.5\n"), "a.toml:1:1: byte-order mark");
+  expect_contains(errors_in("[run]\r\nsteps = 3\r\n"), "a.toml:1:6: carriage return");
+  expect_contains(errors_in("\xff\xfe[\0r\0"), "a.toml:1:1: ");
+  expect_contains(errors_in(std::string("[run]\nname = \"a\0b\"\n", 19)), "a.toml:2:");
+  expect_contains(errors_in(std::string(100000, '[')), "a.toml:1:");
   std::string deep = "a";
   for (int i = 0; i < 200000; ++i) deep += ".a";
-  expect_contains(error_of(deep + " = 1\n"), "a.toml:1:1: more than 1000 dots");
+  expect_contains(errors_in(deep + " = 1\n"), "a.toml:1:1: more than 1000 dots");
 }
 
 TEST(Deck, NonAsciiStandsInStringsAndCommentsAlone) {
-  expect_contains(error_of("[run]\nn\u00e9 = 3\n"), "a.toml:2:2: character that is not ASCII");
-  const std::string error = error_of("[r\u00e9]\nsteps = 3.5\n[run]\nsteps = 2.5\n");
+  expect_contains(errors_in("[run]\nn\u00e9 = 3\n"), "a.toml:2:2: character that is not ASCII");
+  const std::string error = errors_in("[r\u00e9]\nsteps = 3.5\n[run]\nsteps = 2.5\n");
   expect_contains(error, "a.toml:1:3: character that is not ASCII");
   expect_contains(error, "a.toml:4:9: run.steps: wrong type");
   EXPECT_EQ(error.find("a.toml:2:"), std::string::npos);
-  expect_contains(error_of("[run]\nname = \"\"\"\u00e9\n\u00e9\"\"\"\u00e9\n"),
+  expect_contains(errors_in("[run]\nname = \"\"\"\u00e9\n\u00e9\"\"\"\u00e9\n"),
                   "a.toml:3:5: character that is not ASCII");
   Deck deck = deck_of(
       "# \u00e9 'it' \"\n[run]\nname = '\u00e9 \\' # \u00e9\nstop_signals = [\"\\\"\u00e9\", '''\u00e9''\n\u00e9'''] # "
@@ -205,7 +205,7 @@ TEST(Deck, NonAsciiStandsInStringsAndCommentsAlone) {
   Deck bad_override;
   bad_override.add_override("run.name=\xff");
   read_some(bad_override);
-  expect_contains(error_of(std::move(bad_override)), "command line: run.name: the value is not UTF-8");
+  expect_contains(errors_in(std::move(bad_override)), "command line: run.name: the value is not UTF-8");
 }
 
 TEST(Deck, LargeFilesAreRefusedQuickly) {
@@ -217,7 +217,7 @@ TEST(Deck, LargeFilesAreRefusedQuickly) {
   Deck deck;
   const auto start = std::chrono::steady_clock::now();
   deck.add_file(path);
-  const std::string error = error_of(std::move(deck));
+  const std::string error = errors_in(std::move(deck));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
   expect_contains(error, ":1:1: the deck is too large");
   std::filesystem::remove(path);
@@ -226,7 +226,7 @@ TEST(Deck, LargeFilesAreRefusedQuickly) {
 TEST(Deck, ManyErrorsAreCut) {
   std::string text = "[run]\n";
   for (int i = 0; i < 500; ++i) text += fmt::format("key{} = 1\n", i);
-  expect_contains(error_of(text), "and more: the first 100 are shown");
+  expect_contains(errors_in(text), "and more: the first 100 are shown");
 }
 
 TEST(Deck, MissingFileIsMissingInput) {
