@@ -25,13 +25,6 @@ void declare_measure(Workspace<Exec>& workspace, std::size_t gram_side, std::siz
   declare<SumScratch<Exec>>(workspace, gram_side * gram_side);
 }
 
-template <class Exec>
-void trace_to(const Exec& exec, Matrix<const float, Exec> x, Vector<double, Exec> result) {
-  sum_all(
-      "update_trace", exec, x.extent(0), KOKKOS_LAMBDA(std::size_t i) { return static_cast<double>(x(i, i)); },
-      KOKKOS_LAMBDA(double sum) { result(0) = sum; });
-}
-
 }  // namespace
 
 std::size_t host_meter_scratch(std::size_t elements, std::size_t gram_side, std::size_t skew_block) {
@@ -118,7 +111,7 @@ void UpdateMeter<Exec, T>::measure(const Exec& exec, const Direction& d, Vector<
   else
     Kokkos::deep_copy(exec, elements, 0.0f);
   if (d.sharded) group_.sum(exec, elements);
-  trace_to<Exec>(exec, scratch.gram, Kokkos::subview(sums, std::pair<std::size_t, std::size_t>(0, 1)));
+  trace_to<Exec, float>(exec, scratch.gram, Kokkos::subview(sums, std::pair<std::size_t, std::size_t>(0, 1)));
   sum_of_squares_to<Exec, float>(exec, elements, workspace_,
                                  Kokkos::subview(sums, std::pair<std::size_t, std::size_t>(1, 2)));
 }

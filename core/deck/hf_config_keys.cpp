@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/deck/hf_config_reader.hpp"
+#include "core/deck/model_switches.hpp"
 
 namespace sestina {
 namespace {
@@ -30,17 +31,7 @@ constexpr Key read_with_rope[] = {"hidden_size",
                                   "rope_scaling",
                                   "rope_parameters",
                                   "original_max_position_embeddings"};
-constexpr Key read_by_sestina_gpt[] = {"position",
-                                       "norm",
-                                       "norm_gain",
-                                       "qk_norm",
-                                       "qk_norm_gain",
-                                       "embedding_norm",
-                                       "partial_rotary_factor",
-                                       "attention_multiplier",
-                                       "final_logit_softcapping",
-                                       "softcapping_form",
-                                       "head_bias"};
+constexpr Key read_by_sestina_gpt[] = {"position"};  // and the switches
 constexpr Key read_by_gpt2[] = {"n_embd", "n_inner", "n_layer", "n_head", "n_positions", "activation_function",
                                 "layer_norm_epsilon",
                                 // GPT2Config knows these by two names
@@ -204,7 +195,7 @@ void check_hf_keys(const HfReader& in, const std::string& type) {
   using Neutral = std::span<const NeutralKey>;
   for (const auto& [key, value] : in.object().items()) {
     if (among(key, {read_by_all, gpt2 ? Keys(read_by_gpt2) : Keys(read_with_rope),
-                    ours ? Keys(read_by_sestina_gpt) : Keys()})) {
+                    ours ? Keys(read_by_sestina_gpt) : Keys(), ours ? Keys(switch_keys) : Keys()})) {
       const bool null_head = key == "head_dim" && !qwen3 && type != "olmo2";  // hidden_size / num_attention_heads
       if (value.is_null() && !null_head && !among(key, {may_be_null})) in.reject(key.c_str(), value, "a value");
       continue;

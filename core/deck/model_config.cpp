@@ -30,17 +30,7 @@ constexpr std::array keys{"preset",
                           "hidden_act",
                           "initializer_range",
                           "init",
-                          "position",
-                          "norm",
-                          "norm_gain",
-                          "qk_norm",
-                          "qk_norm_gain",
-                          "embedding_norm",
-                          "partial_rotary_factor",
-                          "attention_multiplier",
-                          "final_logit_softcapping",
-                          "softcapping_form",
-                          "head_bias"};
+                          "position"};
 constexpr DeckRange size_range{.min = 1, .max = 1 << 24};
 
 std::vector<std::string> family_names() {
@@ -56,9 +46,12 @@ void report(Deck& deck, const std::vector<ModelDefect>& found) {
 }
 
 ModelConfig read_hf(Deck& deck) {
-  for (const char* key : keys)
+  const auto refuse = [&deck](const char* key) {
     if (deck.has(at(key)))
       deck.error(at(key), "conflicts with model.from_hf, which defines the whole model", "model.from_hf alone");
+  };
+  for (const char* key : keys) refuse(key);
+  for (const char* key : switch_keys) refuse(key);
   const std::string folder = deck.path("model.from_hf", "");
   try {
     return ModelConfig::from_hf_folder(folder);

@@ -46,10 +46,6 @@ class StreamSet : public MatrixSet<Exec> {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const OwnedMatrix<Exec>& matrix = items[i].matrix;
       matrices_.push_back(on_stream<Space>(matrix));
-      rates_.push_back(items[i].rates);
-      saved_.push_back(items[i].saved);
-      skew_block_.push_back(items[i].skew_block);
-      resets_.push_back({items[i].reset_every, items[i].reset_phase});
       const MatrixShape shape{"/optimizer/" + matrix.name, items[i].rows(), items[i].cols(), items[i].index};
       optimizers_.push_back(make_matrix_optimizer<Space>(spaces[stream_of[i]], setting.options, shape));
     }
@@ -120,7 +116,7 @@ class StreamSet : public MatrixSet<Exec> {
     std::vector<StateField> fields;
     for (std::size_t i = 0; i < optimizers_.size(); ++i)
       for (StateField& field : optimizers_[i]->state().fields()) {
-        field.saved = saved_[i];
+        field.saved = items_[i].saved;
         fields.push_back(std::move(field));
       }
     return fields;
@@ -246,15 +242,16 @@ class StreamSet : public MatrixSet<Exec> {
     const bool begins = book_refreshes(streams_[stream], t);
     if (begins && streams_[stream].refresh.copies)
       streams_[stream].refresh.copies->lead(streams_[stream].exec);  // copies had the time of an update's passes
+    const double decay = options_.schedule.decay_factor(t, factor);
+    const std::optional<double> momentum = options_.schedule.momentum_at(t);
     for (std::size_t i = begin; i < end; ++i)
       if (stream_of_[i] == static_cast<int>(stream)) {
+        const TensorRates& rates = items_[i].rates;
         const InUse pinned(optimizers_[i]->state().pages());
         if (begins_again(i, t)) begin_again(i);
-        const UpdateNumbers numbers{t, factor * rates_[i].lr,
-                                    rates_[i].weight_decay * options_.schedule.decay_factor(t, factor), gradient_scale,
-                                    options_.schedule.momentum_at(t)};
-        if (skew_block_[i] > 0)
-          step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], skew_block_[i]);
+        const UpdateNumbers numbers{t, factor * rates.lr, decay * rates.weight_decay, gradient_scale, momentum};
+        if (items_[i].skew_block > 0)
+          step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], items_[i].skew_block);
         else if (matrices_[i].is_cut())
           step_cut_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         else
@@ -265,7 +262,7 @@ class StreamSet : public MatrixSet<Exec> {
 
   // Returns whether state starts over before update t; all earlier results are booked by then.
   bool begins_again(std::size_t i, std::int64_t t) const {
-    return t > 1 && updates_of_state(resets_[i].every, t, resets_[i].phase) == 1;
+    return t > 1 && updates_of_state(items_[i].reset_every, t, items_[i].reset_phase) == 1;
   }
   void begin_again(std::size_t i) {
     optimizers_[i]->state().set_zero(streams_[stream_number(i)].exec);
@@ -303,14 +300,7 @@ class StreamSet : public MatrixSet<Exec> {
   std::vector<int> stream_of_;
   std::vector<MatrixItem<Exec>> items_;
   std::vector<std::int64_t> calls_;
-  std::vector<OwnedMatrix<Space>> matrices_;
-  std::vector<TensorRates> rates_;
-  std::vector<bool> saved_;
-  std::vector<std::size_t> skew_block_;
-  struct Reset {
-    std::int64_t every, phase;
-  };
-  std::vector<Reset> resets_;
+  std::vector<OwnedMatrix<Space>> matrices_;  // of the items, for the streams' space
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Stream<Space>> streams_;
   std::shared_ptr<Pager> pager_;  // for preconditioners; null: they are always in memory

@@ -110,6 +110,14 @@ static void sum_all(const char* label, const Space& exec, std::size_t n, const T
   }
 }
 
+// Sets result (1) to the sum of the diagonal of X (d, d).
+template <class Space, class T>
+static void trace_to(const Space& exec, Matrix<const T, Space> x, Vector<double, Space> result) {
+  sum_all(
+      "trace", exec, x.extent(0), KOKKOS_LAMBDA(std::size_t i) { return static_cast<double>(x(i, i)); },
+      KOKKOS_LAMBDA(double sum) { result(0) = sum; });
+}
+
 // The sums over ranks have bits that depend on nothing but the number of ranks: they follow a binary tree over the
 // order of the ranks, as gradients of micro-batches are summed in deterministic mode. So a rank that holds an aligned
 // part of the leaves continues the tree.

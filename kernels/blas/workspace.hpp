@@ -80,6 +80,14 @@ void declare(Workspace<Exec>& workspace, const Shape&... shape) {
   [[maybe_unused]] const Scratch scratch(workspace, shape...);
 }
 
+// One matrix of floats, as many calls take one.
+template <class Exec>
+struct MatrixScratch {
+  MatrixScratch(Workspace<Exec>& workspace, std::size_t rows, std::size_t cols)
+      : values(workspace.template take<float>(rows, cols)) {}
+  Matrix<float, Exec> values;
+};
+
 // Returns the bytes of a workspace from which take(workspace) can take all that it takes.
 template <class Exec, class Take>
 std::size_t bytes_taken(const Take& take) {

@@ -58,19 +58,20 @@ KOKKOS_INLINE_FUNCTION double whole_gain(const UpdateRules& rules, double update
   return gain * lift_factor(gain * update, rules.update_floor * weight);
 }
 
-// W' = pin (keep W - step g_i u_i), without decay.
+// W' = pin (keep W - step g_i u_i), without decay. The brake leaves of U what its sign with W is judged by: U - brake
+// W.
 struct ShapedFactors {
-  double keep = 1, step = 0, pin = 1;
+  double keep = 1, step = 0, pin = 1, brake = 0;
 };
 
 // Returns them from <U, U>, <W, W> and <U, W> of the shaped update.
 KOKKOS_INLINE_FUNCTION ShapedFactors shaped_factors(const UpdateRules& rules, double lr, double uu, double ww,
                                                     double uw) {
-  ShapedFactors f{1, lr, 1};
+  ShapedFactors f{1, lr, 1, 0};
   const double radius = Kokkos::sqrt(ww);
   if (rules.hyperball) {
     const double size = Kokkos::sqrt(uu);
-    if (size < least_update_norm || radius < least_update_norm) return {1, 0, 1};
+    if (size < least_update_norm || radius < least_update_norm) return {1, 0, 1, 0};
     f.step = lr * radius / size;
     f.pin = radius / Kokkos::sqrt(ww - 2 * f.step * uw + f.step * f.step * uu);
     return f;
@@ -79,7 +80,8 @@ KOKKOS_INLINE_FUNCTION ShapedFactors shaped_factors(const UpdateRules& rules, do
   const double c = uw / ww;
   double along = uw;  // <U, W> after the brake
   if (c < 0) {
-    f.keep = 1 + lr * (1 - rules.radial_brake) * c;
+    f.brake = (1 - rules.radial_brake) * c;
+    f.keep = 1 + lr * f.brake;
     along = rules.radial_brake * uw;
   }
   if (!rules.radius_pin) return f;
@@ -90,11 +92,8 @@ KOKKOS_INLINE_FUNCTION ShapedFactors shaped_factors(const UpdateRules& rules, do
 
 // The move of elements of a row: w = pin (keep w + step z) for the movement z = -u, then decay.
 struct RowMove {
-  float keep, step, pin, decay;
+  float keep, step, pin, brake, decay;
   bool cautious, after_pin;
-
-  // The brake turns the update of one sign with W: U'' = U - (1 - brake) c W.
-  float brake;
   KOKKOS_INLINE_FUNCTION void operator()(std::size_t n, float gain, const float* __restrict z,
                                          float* __restrict w) const {
     const float length = step * gain;
@@ -107,9 +106,10 @@ struct RowMove {
   }
 };
 
-// Sets the gains of the rows of U, and the sums of the update that they make.
+// Sets the gains of the rows of U, and the factors of the move that the update so shaped makes.
 template <class Space>
-void shape_rows(const Space& exec, const UpdateRules& rules, double elements, const ShapedMoveScratch<Space>& s) {
+void shape_update(const Space& exec, const UpdateRules& rules, double lr, double elements,
+                  const ShapedMoveScratch<Space>& s) {
   using Scratch = ShapedMoveScratch<Space>;
   const Matrix<double, Space> sums = s.sums;
   const Vector<double, Space> whole = s.whole;
@@ -117,14 +117,14 @@ void shape_rows(const Space& exec, const UpdateRules& rules, double elements, co
   const std::size_t m = gains.extent(0);
   sum_all(
       "shaped_update", exec, m, KOKKOS_LAMBDA(std::size_t i) { return sums(0, i); },
-      KOKKOS_LAMBDA(double sum) { whole(Scratch::whole_update) = sum; });
+      KOKKOS_LAMBDA(double sum) { whole(Scratch::unshaped) = sum; });
   sum_all(
       "shaped_weight", exec, m, KOKKOS_LAMBDA(std::size_t i) { return sums(1, i); },
-      KOKKOS_LAMBDA(double sum) { whole(Scratch::whole_weight) = sum; });
+      KOKKOS_LAMBDA(double sum) { whole(Scratch::weight) = sum; });
   Kokkos::parallel_for(
       "shaped_gains", Kokkos::RangePolicy<Space>(exec, 0, m), KOKKOS_LAMBDA(std::size_t i) {
-        const double gain = whole_gain(rules, Kokkos::sqrt(whole(Scratch::whole_update)),
-                                       Kokkos::sqrt(whole(Scratch::whole_weight)), elements);
+        const double gain =
+            whole_gain(rules, Kokkos::sqrt(whole(Scratch::unshaped)), Kokkos::sqrt(whole(Scratch::weight)), elements);
         const double row = lift_factor(gain * Kokkos::sqrt(sums(0, i)), rules.row_floor * Kokkos::sqrt(sums(1, i)));
         gains(i) = static_cast<float>(gain * row);
       });
@@ -133,7 +133,13 @@ void shape_rows(const Space& exec, const UpdateRules& rules, double elements, co
       KOKKOS_LAMBDA(double sum) { whole(Scratch::update) = sum; });
   sum_all(
       "shaped_product", exec, m, KOKKOS_LAMBDA(std::size_t i) { return static_cast<double>(gains(i)) * sums(2, i); },
-      KOKKOS_LAMBDA(double sum) { whole(Scratch::product) = sum; });
+      KOKKOS_LAMBDA(double uw) {
+        const ShapedFactors f = shaped_factors(rules, lr, whole(Scratch::update), whole(Scratch::weight), uw);
+        whole(Scratch::keep) = f.keep;
+        whole(Scratch::step) = f.step;
+        whole(Scratch::pin) = f.pin;
+        whole(Scratch::brake) = f.brake;
+      });
 }
 
 }  // namespace
@@ -151,26 +157,23 @@ void shaped_move(const Space& exec, const ShapedMove& move, Matrix<const float, 
   const Scratch s(workspace, m);
   sum_rows<Space>(exec, {movement.data(), master.data()}, n, s.sums);
   const UpdateRules rules = move.rules;
-  shape_rows<Space>(exec, rules, static_cast<double>(m * n), s);
+  shape_update<Space>(exec, rules, move.lr, static_cast<double>(m * n), s);
   const Vector<double, Space> whole = s.whole;
   const Vector<float, Space> gains = s.gains;
-  const double lr = move.lr, decay = rules.hyperball ? 0 : lr * move.weight_decay;
+  const double decay = rules.hyperball ? 0 : move.lr * move.weight_decay;
   const float* z = movement.data();
   float* w = master.data();
   bf16* rounded = weight.size() == 0 ? nullptr : weight.data();
   double* nonfinite = move.nonfinite;
   for_elements(
       "shaped_move", exec, m, n, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
-        const double ww = whole(Scratch::whole_weight), uw = whole(Scratch::product);
-        const ShapedFactors f = shaped_factors(rules, lr, whole(Scratch::update), ww, uw);
-        const double c = ww > 0 && uw < 0 ? uw / ww : 0;
-        const RowMove row{static_cast<float>(f.keep),
-                          static_cast<float>(f.step),
-                          static_cast<float>(f.pin),
+        const RowMove row{static_cast<float>(whole(Scratch::keep)),
+                          static_cast<float>(whole(Scratch::step)),
+                          static_cast<float>(whole(Scratch::pin)),
+                          static_cast<float>(whole(Scratch::brake)),
                           static_cast<float>(decay),
                           rules.cautious,
-                          rules.radius_pin,
-                          static_cast<float>((1 - rules.radial_brake) * c)};
+                          rules.radius_pin};
         const std::size_t at = i * n + begin, count = end - begin;
         row(count, gains(i), z + at, w + at);
         flag_nonfinite(count, w + at, nonfinite);

@@ -17,13 +17,14 @@ struct ShapedMove {
 // Memory of shaped_move.
 template <class Space>
 struct ShapedMoveScratch {
-  enum { update, weight, product, whole_update, whole_weight, count };  // sums of a row, and of the matrix
+  // Sums over the matrix: ||U||^2 and ||W||^2 before U is shaped, ||U||^2 after it; then the factors of the move.
+  enum { unshaped, weight, update, keep, step, pin, brake, count };
   ShapedMoveScratch(Workspace<Space>& workspace, std::size_t rows)
       : sums(workspace.template take<double>(3, rows)),
         whole(workspace.template take<double>(count)),
         gains(workspace.template take<float>(rows)) {}
   Matrix<double, Space> sums;   // (3, m): ||u_i||^2, ||w_i||^2, <u_i, w_i>
-  Vector<double, Space> whole;  // the same of the shaped update, and ||U||^2 and ||W||^2 before it is shaped
+  Vector<double, Space> whole;  // (count)
   Vector<float, Space> gains;   // (m): the factor of each row of U
 };
 

@@ -35,13 +35,11 @@ struct UpdateRules {
   bool radius_pin = false;
   bool cautious = false;
 
-  // Returns whether some rule needs norms of whole matrices.
-  bool need_norms() const {
-    return hyperball || relative_update || update_floor > 0 || row_floor > 0 || max_update_rms > 0 || update_rms > 0 ||
-           radial_brake != 1 || radius_pin;
-  }
   // Returns whether the update must be known by itself, which the fused passes of the kinds do not make.
-  bool any() const { return need_norms() || cautious; }
+  bool any() const {
+    return hyperball || relative_update || update_floor > 0 || row_floor > 0 || max_update_rms > 0 || update_rms > 0 ||
+           radial_brake != 1 || radius_pin || cautious;
+  }
 };
 
 // What the least norm is that is divided by.

@@ -18,14 +18,6 @@ std::map<std::string, MatrixMaker<Space>>& makers() {
   return all;
 }
 
-// The movement of a kind by itself.
-template <class Space>
-struct MovementAlone {
-  MovementAlone(Workspace<Space>& workspace, std::size_t m, std::size_t n)
-      : values(workspace.template take<float>(m, n)) {}
-  Matrix<float, Space> values;
-};
-
 template <class Space>
 const MatrixMaker<Space>& maker_of(const std::string& kind) {
   const auto found = makers<Space>().find(kind);
@@ -51,7 +43,7 @@ void declare_update(Workspace<Space>& workspace, const MatrixOptions& options, s
                     bool copied) {
   const auto frame = workspace.frame();
   if (options.rules.any()) {
-    MovementAlone<Space>(workspace, rows, cols);  // held until the frame ends
+    MatrixScratch<Space>(workspace, rows, cols);  // held until the frame ends
     declare<ShapedMoveScratch<Space>>(workspace, rows);
   }
   if (copied) CopiedMatrix<Space>(workspace, rows, cols);  // held until the frame ends
@@ -78,7 +70,7 @@ void step_matrix(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const
                  const OwnedMatrix<Space>& matrix, const UpdateRules& rules) {
   if (!rules.any()) return optimizer.step(stream, now, matrix);
   const auto frame = stream.workspace.frame();
-  const Matrix<float, Space> movement = MovementAlone<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
+  const Matrix<float, Space> movement = MatrixScratch<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
   set_zero<Space, float>(stream.exec, flat<float, Space>(movement));
   UpdateNumbers alone = now;
   alone.lr = 1;

@@ -19,13 +19,6 @@ void AdamOptions::fields(OptionFields& f) {
 namespace {
 
 template <class Space>
-struct AdamDirection {
-  AdamDirection(Workspace<Space>& workspace, std::size_t m, std::size_t n)
-      : values(workspace.template take<float>(m, n)) {}
-  Matrix<float, Space> values;
-};
-
-template <class Space>
 class Adam final : public MatrixOptimizer<Space> {
  public:
   Adam(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
@@ -36,7 +29,7 @@ class Adam final : public MatrixOptimizer<Space> {
         updates_(state_.counter("updates")) {}
 
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions&, std::size_t rows, std::size_t cols) {
-    declare<AdamDirection<Space>>(workspace, rows, cols);
+    declare<MatrixScratch<Space>>(workspace, rows, cols);
   }
 
   // With bias corrections bc1 and bc2, (m / bc1) / (sqrt(v / bc2) + eps) is sqrt(bc2) / bc1 times
@@ -45,7 +38,7 @@ class Adam final : public MatrixOptimizer<Space> {
     const auto frame = stream.workspace.frame();
     const auto count = static_cast<double>(++updates_);
     const double bc1 = 1 - std::pow(options_.beta1, count), bc2 = 1 - std::pow(options_.beta2, count);
-    const auto direction = AdamDirection<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
+    const auto direction = MatrixScratch<Space>(stream.workspace, matrix.rows(), matrix.cols()).values;
     adam_direction<Space>(stream.exec, {options_.beta1, options_.beta2, options_.eps * std::sqrt(bc2)},
                           now.gradient_scale, flat<const float, Space>(matrix.gradient), momentum_, second_moment_,
                           flat<float, Space>(direction));

@@ -32,19 +32,12 @@ struct ColumnSquares {
   ColumnSquares(Workspace<Space>& workspace, std::size_t e) : squares(workspace.template take<double>(e)) {}
   Vector<double, Space> squares;
 };
-// the matrices of its job,
+// and the matrices of its job.
 template <class Space>
 struct PublishedJob {
   PublishedJob(Workspace<Space>& workspace, std::size_t d)
       : factor(workspace.template take<float>(d, d)), basis(workspace.template take<float>(d, d)) {}
   Matrix<float, Space> factor, basis;
-};
-// and the second moment, permuted.
-template <class Space>
-struct PermutedMoment {
-  PermutedMoment(Workspace<Space>& workspace, std::size_t m, std::size_t n)
-      : values(workspace.template take<float>(m, n)) {}
-  Matrix<float, Space> values;
 };
 
 // Makes one power step from the published basis with K = M M^T or M^T M, as from factors.
@@ -122,7 +115,7 @@ bool published_step(Stream<Space>& stream, const TwoSided<Space>& sides, Matrix<
   const bool right_good = !sides.right.on() || right.finish(stream);
   const auto inner = stream.workspace.frame();
   const Matrix<float, Space> scratch =
-      PermutedMoment<Space>(stream.workspace, momentum.extent(0), momentum.extent(1)).values;
+      MatrixScratch<Space>(stream.workspace, momentum.extent(0), momentum.extent(1)).values;
   permute<Space>(stream.exec, right.order, left.order, second_moment, scratch);
   return left_good && right_good;
 }
@@ -157,7 +150,7 @@ void declare_published_step(Workspace<Space>& workspace, Sides sides, std::size_
   if (sides.right) prepare(cols, rows);
   if (sides.left) finish(rows);
   if (sides.right) finish(cols);
-  declare<PermutedMoment<Space>>(workspace, rows, cols);
+  declare<MatrixScratch<Space>>(workspace, rows, cols);
 }
 
 }  // namespace

@@ -104,19 +104,12 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
 
 namespace {
 
-// The memory of refresh(): the order of the columns of both sides,
+// The memory that refresh() holds: the order of the columns of both sides.
 template <class Space>
 struct ColumnOrders {
   ColumnOrders(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
       : left(workspace.template take<std::int32_t>(rows)), right(workspace.template take<std::int32_t>(cols)) {}
   Vector<std::int32_t, Space> left, right;
-};
-// and after the refreshes the matrix that is permuted.
-template <class Space>
-struct Permuted {
-  Permuted(Workspace<Space>& workspace, std::size_t rows, std::size_t cols)
-      : values(workspace.template take<float>(rows, cols)) {}
-  Matrix<float, Space> values;
 };
 
 }  // namespace
@@ -132,7 +125,7 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
   const Moved rows = refresh_side(stream, rule, point, left, left_factor, orders.left);
   const Moved cols = refresh_side(stream, rule, point, right, right_factor, orders.right);
   if (!rows.is_new && !cols.is_new) return false;
-  const Matrix<float, Space> scratch = Permuted<Space>(stream.workspace, rows_, cols_).values;
+  const Matrix<float, Space> scratch = MatrixScratch<Space>(stream.workspace, rows_, cols_).values;
   const auto column = [](Vector<float, Space> x) { return Matrix<float, Space>(x.data(), x.extent(0), 1); };
   const auto part = [&](std::size_t n) { return Matrix<float, Space>(scratch.data(), n, 1); };
   if (in_basis.moments.size() > 0) permute<Space>(stream.exec, rows.order, cols.order, in_basis.moments, scratch);
@@ -171,7 +164,7 @@ void declare_side_refreshes(Workspace<Space>& workspace, Sides sides, const Refr
   const ColumnOrders<Space> orders(workspace, rows, cols);
   if (sides.left) declare_refresh<Space>(workspace, rule.method, rows, rule.sorts());
   if (sides.right) declare_refresh<Space>(workspace, rule.method, cols, rule.sorts());
-  declare<Permuted<Space>>(workspace, rows, cols);
+  declare<MatrixScratch<Space>>(workspace, rows, cols);
 }
 
 #define SESTINA_TWO_SIDED(Space)                                                                                       \

@@ -143,17 +143,15 @@ Refreshed result_of(Verdict verdict) {
   return verdict == Verdict::good ? Refreshed::done : Refreshed::kept;
 }
 
-// Adds shift trace(K) Q to K Q, the trace by way of one number in the space.
+// Adds shift trace(K) Q to K Q; the trace goes through `trace` (at least 1).
 template <class Space, class T>
 void add_shift(const Space& exec, double shift, Matrix<const T, Space> factor, Matrix<const T, Space> basis,
-               Vector<double, Space> number, Matrix<T, Space> product) {
+               Vector<double, Space> trace, Matrix<T, Space> product) {
   const std::size_t d = factor.extent(0);
-  sum_all(
-      "factor_trace", exec, d, KOKKOS_LAMBDA(std::size_t i) { return static_cast<double>(factor(i, i)); },
-      KOKKOS_LAMBDA(double trace) { number(0) = shift * trace; });
+  trace_to<Space, T>(exec, factor, trace);
   for_elements(
       "add_shift", exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
-        const T by = static_cast<T>(number(0));
+        const T by = static_cast<T>(shift * trace(0));
         for (std::size_t j = begin; j < end; ++j) product(i, j) += by * basis(i, j);
       });
 }
