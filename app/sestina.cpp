@@ -10,6 +10,7 @@
 
 #include "app/program.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/blas/host/blas_cores.hpp"
 
 namespace {
 
@@ -51,4 +52,7 @@ __attribute__((section(".preinit_array"), used)) void (*const before_libraries)(
 
 }  // namespace
 
-int main(int argc, char** argv) { return sestina::run_program(argc, argv); }
+int main(int argc, char** argv) {
+  sestina::host::require_blas_cores(argv);
+  return sestina::run_program(argc, argv);
+}

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/optimizer/register_optimizers.hpp"
+#include "kernels/blas/host/blas_cores.hpp"
 #include "regression/replay/replay.hpp"
 
 namespace {
@@ -53,6 +54,7 @@ bool replay_file(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  sestina::host::require_blas_cores(argv);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // one message of ours, not HDF5's stack
   Kokkos::ScopeGuard kokkos(argc, argv);
   register_optimizers();

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "app/start/all_ranks.hpp"
+#include "kernels/blas/host/blas_cores.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
 namespace sestina {
@@ -51,6 +52,7 @@ class LostRank : public testing::EmptyTestEventListener {
 extern "C" int dlclose(void*) { return 0; }
 
 int main(int argc, char** argv) {
+  sestina::host::require_blas_cores(argv);
   testing::InitGoogleTest(&argc, argv);
   constexpr double timeout = 60;
   sestina::Runtime runtime(sestina::all_ranks(), timeout);
