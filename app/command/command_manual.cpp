@@ -211,7 +211,7 @@ std::string manual_page(const App& root) {
   text +=
       ".SH EXIT STATUS\n0 done, 64 usage, 65 damaged or incompatible data, 66 input missing, 69 device or library not "
       "available, 70 internal error, 73 output cannot be created, 74 input or output error, 75 stopped early with a "
-      "checkpoint, 76 without one, 78 deck invalid, 79 diverged, 130 second Ctrl\\-C.\n";
+      "checkpoint, 76 without one, 78 deck invalid, 79 diverged, 80 corrupted, 130 second Ctrl\\-C.\n";
   return text;
 }
 

@@ -1,0 +1,30 @@
+// Faults on purpose: what SESTINA_FAULT asks for, so that what looks for silent corruption can be tried. Nothing but
+// tests and reports sets it. No Kokkos.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sestina {
+
+struct PlannedFault {
+  enum class Kind { flip, nan };
+  Kind kind = Kind::flip;
+  std::string what;        // of PlannedFault's list for its kind
+  std::int64_t first = 1;  // updates first to last, counted from 1
+  std::int64_t last = std::numeric_limits<std::int64_t>::max();
+  int rank = 0;  // the rank that it happens on
+  int bits = 1;  // flips so many bits of one word
+  bool is_due(std::string_view place, std::int64_t update, int on_rank) const {
+    return what == place && on_rank == rank && first <= update && update <= last;
+  }
+};
+
+// Reads "flip:WHAT:step=N", "flip:WHAT:from=N" (in every update from N on) or "nan:activation:step=N", each with
+// ":rank=R" (0 unless given) and a flip with ":bits=B" after it. WHAT is gradient, weight, moment, basis, message or
+// checkpoint. An empty text plans nothing. Throws Error(usage) that says what was got and what is allowed.
+std::optional<PlannedFault> parse_fault(std::string_view text);
+
+}  // namespace sestina
