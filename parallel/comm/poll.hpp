@@ -20,6 +20,7 @@ namespace sestina {
 struct WaitLimit {
   double seconds = 60;          // run.start_timeout until training begins, then run.abort_timeout
   double later = 0;             // further seconds, which this rank leaves to those who should speak before it
+  bool shares_cores = false;    // this node has more ranks than cores: whoever is waited for may need this one's
   const char* phase = nullptr;  // the phase of the start-up; null: start-up is over
   void (*overdue)() = nullptr;  // called when the seconds are over, before this rank speaks
 };
@@ -39,9 +40,11 @@ inline std::string lost_text(const WaitLimit& limit, const char* name, const std
 
 // The pause between two polls of a wait that has lasted so long, both in seconds. At first there is none: ranks with
 // equal work are late by less. Then it is a part of the wait so far, so that the wait ends late by no more and costs
-// next to no core. The rank sleeps instead of calling sched_yield: on Linux 6.18 a process that yields on a core of its
-// own keeps others off that core for minutes.
-inline double poll_pause(double waited) { return waited < 500e-6 ? 0 : std::min(waited / 32, 1e-3); }
+// next to no core. A rank that shares its core pauses sooner. The rank sleeps instead of calling sched_yield: on Linux
+// 6.18 a process that yields on a core of its own keeps others off that core for minutes.
+inline double poll_pause(double waited, bool shares_cores) {
+  return waited < (shares_cores ? 10e-6 : 500e-6) ? 0 : std::min(waited / 32, 1e-3);
+}
 
 // Polls until done(); at the limit it fails with what was waited for: who() in `name`.
 template <class Done, class Who>
@@ -52,8 +55,9 @@ void poll_until(const char* name, Done done, Who who) {
   const Clock::time_point begin = Clock::now();
   while (!done()) {
     const double waited = Seconds(Clock::now() - begin).count();
-    if (const double pause = poll_pause(waited); pause > 0) std::this_thread::sleep_for(Seconds(pause));
     const WaitLimit& limit = wait_limit();
+    if (const double pause = poll_pause(waited, limit.shares_cores); pause > 0)
+      std::this_thread::sleep_for(Seconds(pause));
     if (waited < limit.seconds) continue;
     if (limit.overdue != nullptr) limit.overdue();
     if (waited < limit.seconds + limit.later) continue;

@@ -88,6 +88,7 @@ void Runtime::start_ranks(const RankSource& source, double start_timeout, const 
   const std::unique_ptr<Communicator> node = world_->split_by_node();
   node_ranks_ = node->size();
   node_rank_ = node->rank();
+  wait_limit().shares_cores = node_ranks_ > static_cast<int>(process_cores().size());
   if (size() == 1) world_ = make_lone_communicator();
 }
 

@@ -87,8 +87,7 @@ Trained train_pipeline(Communicator& ranks, const TrainingCase& run, int steps, 
 
 template <class Exec = Host>
 Trained train_in_one_process(const TrainingCase& run, int steps) {
-  const auto alone = make_lone_communicator();
-  return train_pipeline<Exec>(*alone, run, steps);
+  return train_once([&] { return train_pipeline<Exec>(*make_lone_communicator(), run, steps); });
 }
 
 using SavedState = std::map<std::string, std::vector<std::byte>>;
@@ -108,8 +107,8 @@ inline void restore(TypedExecutor<Host, float>& run, const std::vector<StateFiel
   }
 }
 
-// In one process: so many updates, and the rest in another executor, from state alone.
-inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps, bool drains = false) {
+// On this rank alone: so many updates, and the rest in another executor, from state alone.
+inline Trained stop_and_resume(const TrainingCase& run, int stop, int steps, bool drains) {
   const auto alone = make_lone_communicator();
   Trained result;
   SavedState saved;
@@ -136,6 +135,10 @@ inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps,
   train_finished(second, run.options, batches, stop, steps, result);
   result.weights = whole_weights(second);
   return result;
+}
+
+inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps, bool drains = false) {
+  return train_once([&] { return stop_and_resume(run, stop, steps, drains); });
 }
 
 inline void expect_same(const Trained& one, const Trained& other, const std::string& what) {

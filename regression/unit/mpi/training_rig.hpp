@@ -213,10 +213,31 @@ Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
   return result;
 }
 
+template <class V>
+void take_from_first(std::vector<V>& values) {
+  std::size_t count = values.size();
+  world().broadcast(&count, sizeof count, 0);
+  values.resize(count);
+  if (count > 0) world().broadcast(values.data(), count * sizeof(V), 0);
+}
+
+// One rank trains and tells the others: what is the same on all is computed once.
+template <class Train>
+Trained train_once(Train train) {
+  Trained trained;
+  if (world().rank() == 0) trained = train();
+  std::vector<char> finite(trained.weights_finite.begin(), trained.weights_finite.end());
+  take_from_first(trained.loss);
+  take_from_first(trained.norm);
+  take_from_first(finite);
+  take_from_first(trained.weights);
+  trained.weights_finite.assign(finite.begin(), finite.end());
+  return trained;
+}
+
 template <class T, class Exec = Host>
 Trained train_alone(const TrainingCase& run, int steps) {
-  const auto alone = make_lone_communicator();
-  return train_on<T, Exec>(*alone, run, steps);
+  return train_once([&] { return train_on<T, Exec>(*make_lone_communicator(), run, steps); });
 }
 
 template <class T, class Exec = Host>

@@ -20,13 +20,15 @@ double thread_seconds() {
 }
 
 TEST(Poll, PausesAreAShareOfTheWait) {
-  EXPECT_EQ(poll_pause(0), 0);
-  EXPECT_EQ(poll_pause(400e-6), 0);
-  for (const double waited : {1e-3, 10e-3, 1.0, 100.0}) {
-    EXPECT_GT(poll_pause(waited), 0);
-    EXPECT_LE(poll_pause(waited), waited / 32);
+  for (const bool shares_cores : {false, true}) {
+    EXPECT_EQ(poll_pause(0, shares_cores), 0);
+    EXPECT_EQ(poll_pause(400e-6, shares_cores) > 0, shares_cores);
+    for (const double waited : {1e-3, 10e-3, 1.0, 100.0}) {
+      EXPECT_GT(poll_pause(waited, shares_cores), 0);
+      EXPECT_LE(poll_pause(waited, shares_cores), waited / 32);
+    }
+    EXPECT_LE(poll_pause(1e6, shares_cores), 1e-3);  // an operator's signal is seen at once
   }
-  EXPECT_LE(poll_pause(1e6), 1e-3);  // an operator's signal is seen at once
 }
 
 TEST(Poll, ALongWaitLeavesItsCoreToOthers) {
