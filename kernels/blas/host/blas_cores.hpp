@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iterator>
+#include <string>
 #include <string_view>
+#include <system_error>
 
 namespace sestina::host {
 
@@ -47,7 +50,9 @@ inline void require_blas_cores(char** argv) {
   const auto core_name = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
   if (core_name == nullptr || !is_core_without_avx(core_name())) return;
   ::setenv("OPENBLAS_CORETYPE", has_avx512() ? "SkylakeX" : "Haswell", 1);
-  ::execv("/proc/self/exe", argv);
+  std::error_code error;
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe", error);  // its name is the process's
+  ::execv(path.c_str(), argv);
 }
 
 }  // namespace sestina::host
