@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view flipped[] = {"gradient", "weight", "moment", "basis", "message", "checkpoint"};
 
-std::vector<std::string_view> words_of(std::string_view text) {
+std::vector<std::string_view> fault_words(std::string_view text) {
   std::vector<std::string_view> words;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(':', begin), text.size());
@@ -24,8 +24,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
 [[noreturn]] void fail_fault(std::string_view text) {
   fail(ExitCode::usage,
        "SESTINA_FAULT: got {}, allowed flip:WHAT:step=N or flip:WHAT:from=N (WHAT: {}), nan:activation:step=N, each "
-       "with "
-       ":rank=R, a flip with :bits=1 to 32",
+       "with :rank=R, a flip with :bits=1 to 32 and :place=P",
        text, fmt::join(flipped, ", "));
 }
 
@@ -33,7 +32,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
 
 std::optional<PlannedFault> parse_fault(std::string_view text) {
   if (text.empty()) return std::nullopt;
-  const std::vector<std::string_view> words = words_of(text);
+  const std::vector<std::string_view> words = fault_words(text);
   if (words.size() < 3) fail_fault(text);
   PlannedFault fault;
   fault.what = words[1];
@@ -58,6 +57,8 @@ std::optional<PlannedFault> parse_fault(std::string_view text) {
       fault.rank = value;
     } else if (key == "bits" && is_flip && 1 <= value && value <= 32) {
       fault.bits = value;
+    } else if (key == "place" && is_flip) {
+      fault.place = static_cast<std::uint64_t>(value);
     } else {
       fail_fault(text);
     }

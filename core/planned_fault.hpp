@@ -9,22 +9,31 @@
 
 namespace sestina {
 
+// One flip: which tensor it meets, as the one who flips counts them, where in it, and how many bits of one word.
+struct BitFlip {
+  std::uint64_t tensor = 0, place = 0;
+  int bits = 1;
+};
+
 struct PlannedFault {
   enum class Kind { flip, nan };
   Kind kind = Kind::flip;
   std::string what;        // of PlannedFault's list for its kind
   std::int64_t first = 1;  // updates first to last, counted from 1
   std::int64_t last = std::numeric_limits<std::int64_t>::max();
-  int rank = 0;  // the rank that it happens on
-  int bits = 1;  // flips so many bits of one word
+  int rank = 0;             // the rank that it happens on
+  int bits = 1;             // flips so many bits of one word
+  std::uint64_t place = 0;  // chooses tensor, word and bits together with the update
+  bool persists() const { return last == std::numeric_limits<std::int64_t>::max(); }
   bool is_due(std::string_view place, std::int64_t update, int on_rank) const {
     return what == place && on_rank == rank && first <= update && update <= last;
   }
 };
 
 // Reads "flip:WHAT:step=N", "flip:WHAT:from=N" (in every update from N on) or "nan:activation:step=N", each with
-// ":rank=R" (0 unless given) and a flip with ":bits=B" after it. WHAT is gradient, weight, moment, basis, message or
-// checkpoint. An empty text plans nothing. Throws Error(usage) that says what was got and what is allowed.
+// ":rank=R" (0 unless given) and a flip with ":bits=B" and ":place=P" (any number, 0 unless given) after it. WHAT is
+// gradient, weight, moment, basis, message or checkpoint. An empty text plans nothing. Throws Error(usage) that says
+// what was got and what is allowed.
 std::optional<PlannedFault> parse_fault(std::string_view text);
 
 }  // namespace sestina

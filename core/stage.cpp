@@ -169,6 +169,33 @@ std::vector<StateField> Stage<Exec, T>::model_fields() const {
 }
 
 template <class Exec, class T>
+std::vector<StateField> Stage<Exec, T>::computed_fields() const {
+  std::vector<StateField> fields;
+  for (std::size_t i = 0; i < arena_.size(); ++i) {
+    const TensorHolding& holding = arena_.layout().tensors[i];
+    const TensorSpec& spec = holding.local;
+    if (!spec.trainable) continue;
+    StateField field;
+    field.path = "/weights/" + holding.whole.name;
+    const std::size_t row = arena_.row_bytes(i),
+                      element = spec.is_coded() ? 1 : row / static_cast<std::size_t>(spec.cols);
+    field.dtype = element == 1 ? DType::u8 : element == 2 ? DType::bf16 : DType::f32;
+    field.shape = {holding.whole.rows, static_cast<std::int64_t>(row / element)};
+    field.row_begin = holding.row_begin;
+    field.row_end = holding.row_begin + spec.rows;
+    if (spec.cols != holding.whole.cols) {
+      field.shape[1] = holding.whole.cols;
+      field.col_begin = holding.col_begin;
+      field.col_end = holding.col_begin + spec.cols;
+    }
+    field.data = arena_.computed_with(i);
+    field.on_device = !is_host<Exec>;
+    fields.push_back(field);
+  }
+  return fields;
+}
+
+template <class Exec, class T>
 StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
   const TensorHolding& holding = arena_.layout().tensors[tensor];
   const TensorSpec& spec = holding.whole;

@@ -72,6 +72,8 @@ class Stage {
   void set_dense(const std::string& weight, const Acc<T>* host);
 
   std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
+  // Returns the shards that passes compute with, "/weights/<HF name>"; those that are frozen are in model_fields().
+  std::vector<StateField> computed_fields() const;
   void weights_changed() { arena_.round_weights(exec_); }  // to be called when master weights were written
 
   LayerRange range() const { return model_.range(); }

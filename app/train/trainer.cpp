@@ -80,7 +80,8 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
       metrics_(metrics),
       on_device_(stages.memory() == MemorySpace::device),
       trace_(options_, setup.run_dir, runtime.world()),
-      executor_(stages, setup.planned.plan, runtime.world(), trace_.get()),
+      flips_(setup.fault, runtime.world()),
+      executor_(stages, setup.planned.plan, flips_.world(), trace_.get()),
       schedule_(options_.schedule),
       batches_(training, options_, executor_.share()),
       training_(training),
@@ -113,6 +114,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
   if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
     diagnostics_ = stages.make_diagnostics(executor_.runs());
   batches_.start_at(sample_);
+  start_audits(stages);
 }
 
 // A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
@@ -179,8 +181,7 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   energy_.take_joules();  // what an evaluation or a save took is not the step's
-  const Passes passes = executor_.backward(step_ + 1, schedule_.factor(step_ + 1), batches_,
-                                           [this] { return !several() && stop_voted(); });
+  const Passes passes = run_passes();
   if (passes.dropped) return StepOutcome::dropped;
   if (passes.sums && !accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
   if (passes.sums) update();
@@ -258,13 +259,13 @@ bool Trainer::finite(std::int64_t update, double loss, double norm) {
 }
 
 // Fails for what every rank has found out. Existing checkpoints stay as they are.
-void Trainer::fail_diverged(const std::string& what) {
+void Trainer::fail_unsafe(ExitCode code, const char* event, const std::string& what) {
   wait_for_saves();
   drain_events();
-  metrics_.event(step_, "diverged", what);
+  metrics_.event(step_, event, what);
   const std::string newest =
       newest_step_ < 0 ? "no checkpoint was saved" : fmt::format("the newest checkpoint is of step {}", newest_step_);
-  fail_on_all(ExitCode::diverged, "{}; {}", what, newest);
+  fail_on_all(code, "{}; {}", what, newest);
 }
 
 Votes Trainer::votes() {

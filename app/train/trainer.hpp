@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "app/audit/audit.hpp"
 #include "app/start/memory_check.hpp"
 #include "app/start/run_dir.hpp"
 #include "app/start/stop.hpp"
@@ -41,7 +42,8 @@ struct TrainSetup {
   Poll poll = {};                              // called while the checkpoint is read; throws when told to stop
   std::vector<std::string> warnings = {};      // warnings given before there was a log
   EnergyCounters::Options energy = {};
-  const RunDir* held = nullptr;  // the lock on run_dir; null on all ranks but the first
+  const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
+  std::optional<PlannedFault> fault = {};  // a fault on purpose (SESTINA_FAULT)
 };
 
 enum class StepOutcome {
@@ -60,12 +62,17 @@ class Trainer final {
   StepOutcome step();  // runs one update
 
  private:
+  void start_audits(const StageMaker&);
+  Passes run_passes();  // those of update step_ + 1, again where an audit says so
+  // Returns what an audit says of the passes; false: they are to be run again. wrong: how often that was so before.
+  bool is_right(int wrong);
   bool accept(const StepSums&);
   void update();
   void finish(const FinishedStep&);
   void finish_steps();                                         // finishes all that are not finished yet
   bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
-  [[noreturn]] void fail_diverged(const std::string& what);    // fails on all ranks
+  [[noreturn]] void fail_diverged(const std::string& what) { fail_unsafe(ExitCode::diverged, "diverged", what); }
+  [[noreturn]] void fail_unsafe(ExitCode, const char* event, const std::string& what);  // on all ranks; saves nothing
   void evaluate();
   void require_data(bool saved);  // fails on all ranks where one of them voted so
   void save();
@@ -105,6 +112,7 @@ class Trainer final {
   Metrics& metrics_;
   bool on_device_;
   RunTrace trace_;
+  PlannedFlips flips_;
   Executor executor_;
   std::shared_ptr<Pager> tier_;  // the tier of preconditioners; null: they stay in memory
   Schedule schedule_;
@@ -112,6 +120,8 @@ class Trainer final {
   const SampleSet& training_;
   const SampleSet* validation_;
   std::unique_ptr<UpdateDiagnostics> diagnostics_;  // only with metrics.tensors_every, synchronous
+  std::unique_ptr<BitAudit> bits_;                  // null: no audits, and no flips planned
+  std::unique_ptr<Audit> audit_;                    // null: run.audit_every = 0
   UpdateProof proof_;
   bool proved_ = false;  // every tensor gets the update that the deck asks for
   CheckpointWriter checkpoints_;

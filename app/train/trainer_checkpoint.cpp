@@ -79,6 +79,7 @@ void Trainer::save() {
   require_run_dir();
   const auto copy = [this](const StateField& field, void* host) { executor_.copy_to_host(field, host); };
   take_snapshot(all_fields(), run_state(), copy, slot, options_.checkpoint.async);
+  if (bits_) flips_.in_copies(step_, slot.fields, *bits_);
   require_finite_state(slot.problem);
   checkpoints_.start();
   for (double waits = 1; waits > 0;) {                                       // ranks stay in touch

@@ -28,6 +28,7 @@
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
+#include "core/planned_fault.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/blas/exec.hpp"
@@ -284,7 +285,11 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   StartUp start(runtime, stop, [&] { return !glance_at_checkpoint(arguments).empty(); });
   runtime.begin_phase("comparing the programs");
   require_agreement(runtime.world(), command_statements(arguments), ExitCode::bad_deck);
-  start.phase("reading the deck", [&] { setup.run_dir = find_run_dir(arguments); });
+  start.phase("reading the deck", [&] {
+    setup.run_dir = find_run_dir(arguments);
+    const char* fault = std::getenv("SESTINA_FAULT");
+    setup.fault = parse_fault(fault == nullptr ? "" : fault);
+  });
   finish_staged_saves(runtime, start, setup);
   find_start(arguments, runtime, start, setup, stored);
   setup.poll = start.last_poll();

@@ -61,6 +61,8 @@ constexpr std::string_view changeable[] = {
     "run.on_nonfinite",
     "run.space",
     "run.threads",
+    "run.audit_every",
+    "run.on_audit",
     "machine.*",
     "data.tokenizer",
     "data.invalid_limit",

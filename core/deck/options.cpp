@@ -103,6 +103,9 @@ RunOptions RunOptions::read(Deck& deck) {
       deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
   run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
   run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
+  run.audit_every = deck.integer("run.audit_every", 0, not_negative);
+  run.on_audit =
+      deck.choice("run.on_audit", "recompute", {"recompute", "stop"}) == "stop" ? OnAudit::stop : OnAudit::recompute;
   return run;
 }
 

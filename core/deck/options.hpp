@@ -28,6 +28,9 @@ struct RunOptions {
   enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
   enum class Space { device, host } space = Space::device;
   int threads = 0;  // 0: all cores of the process
+  // Updates between two in which a micro-batch is computed again and compared; 0: never.
+  std::int64_t audit_every = 0;
+  enum class OnAudit { recompute, stop } on_audit = OnAudit::recompute;  // what follows one that was wrong for once
   static RunOptions read(Deck&);
 };
 

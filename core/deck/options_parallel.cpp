@@ -229,6 +229,22 @@ void require_coherence(Deck& deck, const Options& options) {
     refuse_with("parallel.tp_update = \"duplicated\" with parallel.schedule = \"async-1f1b\"");
 }
 
+// An audit compares bits of ranks, and of one calculation with the same one later (run.audit_every).
+void require_auditable(Deck& deck, const Options& options) {
+  if (options.run.audit_every == 0) return;
+  const ParallelOptions& parallel = options.parallel;
+  const auto refuse = [&deck](const char* what) { deck.error("run.audit_every", what, "0"); };
+  if (!options.run.deterministic)
+    refuse("conflicts with run.deterministic = false: a calculation need not come out the same again");
+  if (parallel.is_async())
+    refuse("conflicts with parallel.schedule = \"async-1f1b\": no stage waits for others to compute with it");
+  const bool replicated = (parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated) ||
+                          (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
+  const std::optional<MatrixOptions>& matrix = options.optimizer.matrix;
+  if (replicated && matrix && matrix->refresh_eager && matrix->refresh_staleness > 0)
+    refuse("conflicts with optimizer.refresh.visibility = \"eager\" where replicas drift apart");
+}
+
 // Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
   const bool even = parallel.is_async();  // a stage is as many micro-batches late on all ranks
@@ -267,6 +283,7 @@ void require_trainable(Deck& deck, Options& options) {
                            options.optimizer.kind),
                "home, duplicated, blockwise");
   require_coherence(deck, options);
+  require_auditable(deck, options);
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0 && !parallel.is_async())

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct Snapshot {
   std::vector<StateField> fields;    // all fields to save: data points into `storage`, null where not copied
   std::vector<StateField> streamed;  // those not copied, in the same order, as they are
   std::vector<std::byte> storage;
+  std::map<std::string, std::string> digests;  // of the copies, by path: a copy that has another one is not saved
   std::string problem;  // names the first value that is not finite, "" none; such a snapshot is not to be saved
 };
 // Copies those of the fields that lie in memory (device memory through `copy_from_device`), reusing the snapshot's

@@ -72,6 +72,7 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run, c
   if (snapshot.storage.size() < total) snapshot.storage = std::vector<std::byte>(total);
   snapshot.fields.clear();
   snapshot.streamed.clear();
+  snapshot.digests.clear();
   snapshot.run = run;
   snapshot.problem.clear();
   std::byte* to = snapshot.storage.data();
@@ -84,6 +85,7 @@ void take_snapshot(const std::vector<StateField>& fields, const RunState& run, c
     } else {
       const std::string problem = copy_field(from, copy_from_device, to);
       if (snapshot.problem.empty()) snapshot.problem = problem;
+      snapshot.digests[from.path] = hex64(digest64(to, from.bytes()));
       field.data = to;
       to += room(from);
     }
@@ -225,10 +227,25 @@ struct CheckpointWriter::State {
   ShardPart save_own(const SaveFolders& folders) {
     CopyOptions copy;
     if (saves == 1) copy.notice = [](const std::string& message) { spdlog::warn("{}", message); };
-    return save_shard(
+    ShardPart part = save_shard(
         folders, group.rank, snapshot.fields, snapshot.run,
-        [&](const ShardPart& part, const std::string& path) { staged(folders, part, path); },
+        [&](const ShardPart& staged_part, const std::string& path) {
+          require_copies(staged_part);
+          staged(folders, staged_part, path);
+        },
         [this](const StateField& field, const UseBytes& use) { stream.take(field, use); }, copy);
+    if (options.staging_dir.empty()) require_copies(part);  // else training may overwrite the copies by now
+    return part;
+  }
+
+  // Fails where what was written is not what was copied: memory has changed in between.
+  void require_copies(const ShardPart& part) const {
+    for (const ManifestTensor& tensor : part.tensors) {
+      const auto copied = snapshot.digests.find(tensor.path);
+      if (copied != snapshot.digests.end() && copied->second != tensor.pieces[0].xxh3_64)
+        fail(ExitCode::io_error, "{}: its copy in memory changed before it was written: digest {}, now {}", tensor.path,
+             copied->second, tensor.pieces[0].xxh3_64);
+    }
   }
 
   // Removes what ranks wrote after this one had given up.

@@ -28,6 +28,13 @@ void StageForward<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int6
 }
 
 template <class Exec, class T>
+void StageForward<Exec, T>::exchange_head() {
+  if (std::exchange(head_of_, updates_) == updates_) return;  // the same on both sides of the tie
+  if (sends_head()) send_head(stage_.weights(), evaluation);
+  if (receives_head()) tie_->weights.receive(exec_, evaluation);
+}
+
+template <class Exec, class T>
 Activations<Exec, T>& StageForward<Exec, T>::evaluation_slot() {
   if (place_.ahead == 0) return slots_.of(0);
   if (!evaluation_) evaluation_ = std::make_unique<Activations<Exec, T>>(stage_.make_slot());
@@ -43,10 +50,8 @@ double StageForward<Exec, T>::evaluate() {
   if (out_) slot.output = out_->activation_to_write(evaluation);
   stage_.forward(stage_.weights(), slot, tokens.inputs(), tokens.first_key(), hooks());
   if (out_) out_->send_activation(evaluation);
-  const bool newer = std::exchange(head_of_, updates_) != updates_;  // the same on both sides of the tie
-  if (sends_head() && newer) send_head(stage_.weights(), evaluation);
-  if (receives_head())
-    stage_.bind_head(newer ? tie_->weights.receive(exec_, evaluation) : tie_->weights.place(evaluation), {});
+  exchange_head();
+  if (receives_head()) stage_.bind_head(tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
   shared_->groups.tensor.complete();

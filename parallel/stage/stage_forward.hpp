@@ -50,6 +50,9 @@ class StageForward : public virtual ForwardStage {
   bool sends_head() const { return tie_ && place_.number == 0; }
   bool receives_head() const { return tie_ && stage_.is_last(); }
   void send_head(const Weights<Exec, T>&, std::int64_t minibatch);
+  // Called after a forward pass of an evaluation: sends the head, or receives it, where it is newer than that of the
+  // last one.
+  void exchange_head();
 
   Exec exec_;
   StagePlan plan_;

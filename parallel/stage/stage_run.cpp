@@ -33,9 +33,15 @@ template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::after_backward(int block) {
   using Part = typename Stage<Exec, T>::Part;
   const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // never split
-  run.stage_.accumulate(block, micro, run.place_.split && !head ? Part::weight : Part::all);
+  run.finish_part(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
-  if (micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
+  if (!run.again_ && micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::finish_part(int block, int micro, typename Stage<Exec, T>::Part part) {
+  if (watch_ && micro == 0) watch_->finished(exec_, block, part);
+  if (!again_) stage_.accumulate(block, micro, part);
 }
 
 template <class Exec, class T>
@@ -121,6 +127,40 @@ void StageRun<Exec, T>::backward(std::int64_t micro, double gradient_scale) {
   }
   hand_down(micro, slot);
   if (!place_.split) end_backward(micro);
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::forward_again() {
+  constexpr std::int64_t micro = ForwardStage::evaluation;
+  Activations<Exec, T>& slot = slots_.of(0);
+  if (in_) slot.bind_input(in_->receive_activation(micro));
+  if (out_) slot.output = out_->activation_to_write(micro);
+  pass(stage_.weights(), slot, shared_->evaluated);
+  if (out_) out_->send_activation(micro);
+  exchange_head();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::backward_again(double gradient_scale) {
+  constexpr std::int64_t micro = ForwardStage::evaluation;
+  const Vector<const std::int32_t, Exec> targets = shared_->evaluated.targets();
+  Activations<Exec, T>& slot = slots_.of(0);
+  if (receives_head()) stage_.bind_head(tie_->weights.place(micro), tie_->gradients.to_write(micro));
+  if (out_) slot.gradient = out_->receive_gradient(micro);
+  hooks_.micro = 0;
+  again_ = true;
+  if (place_.split) {
+    stage_.backward_input(stage_.weights(), slot, targets, gradient_scale, 0, hooks_);
+    hand_down(micro, slot);
+    begin_embedding_gradient(micro);
+    stage_.backward_weight(stage_.weights(), slot, 0, hooks_);
+    hooks_.span.end();
+  } else {
+    begin_embedding_gradient(micro);
+    stage_.backward(stage_.weights(), slot, targets, gradient_scale, 0, hooks_);
+    hand_down(micro, slot);
+  }
+  again_ = false;
 }
 
 template <class Exec, class T>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/delay.hpp"
+#include "core/gradient_digests.hpp"
 #include "parallel/stage/stage_exchanges.hpp"
 #include "parallel/stage/stage_forward.hpp"
 
@@ -58,6 +59,14 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   StageExchangeCount exchange_count() const override { return exchanges_.count(); }
   std::vector<UpdateRecord> update_records() const override;
 
+  // For audits, between two updates of a synchronous pipeline: compute the micro-batch whose tokens are those of the
+  // evaluation, at the newest weights. Its gradients lie in the place of a micro-batch's until the next one, and no
+  // data-parallel rank hears of them. All stages run forward, then all of them back.
+  void forward_again();
+  void backward_again(double gradient_scale);
+  // Tells of the gradients of the first micro-batch of each update, and of one computed again; null: nothing.
+  void watch(GradientDigests<Exec, T>* digests) { watch_ = digests; }
+
   std::int64_t updates() const { return updates_; }
   StageExchanges<Exec, T>& exchanges() { return exchanges_; }
   const StageExchanges<Exec, T>& exchanges() const { return exchanges_; }
@@ -69,7 +78,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     void before_forward(int block) override;
     void before_backward(int block) override { span.begin("backward", block); }
     void after_backward_input(int block) override {
-      run.stage_.accumulate(block, micro, Stage<Exec, T>::Part::input);
+      run.finish_part(block, micro, Stage<Exec, T>::Part::input);
       span.end();
     }
     void after_backward(int block) override;
@@ -84,6 +93,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     const bool newest = version == updates_ && !correction_.predicts();
     return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
   }
+  void finish_part(int block, int micro, typename Stage<Exec, T>::Part);
   void before_update();
   void note_delay();
   void after_update(std::int64_t t);
@@ -94,6 +104,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void receive_head(std::int64_t micro);
   void begin_embedding_gradient(std::int64_t micro);
 
+  using Base::exchange_head;
   using Base::exec_, Base::plan_, Base::place_, Base::shared_, Base::stage_, Base::slots_, Base::in_, Base::out_;
   using Base::tie_, Base::updates_, Base::head_of_, Base::sends_head, Base::receives_head, Base::send_head;
   BlockHooks& hooks() override { return hooks_; }
@@ -108,6 +119,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   StageDelay delay_;
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
   std::int64_t made_ = 0;     // updates since the start of the process
+  GradientDigests<Exec, T>* watch_ = nullptr;
+  bool again_ = false;  // the pass under way is one of an audit
 };
 
 }  // namespace sestina

@@ -5,6 +5,7 @@
 #include "core/optimizer/refresh/refresh_workers.hpp"
 #include "parallel/stage/fresh_gradients.hpp"
 #include "parallel/stage/make_stages.hpp"
+#include "parallel/stage/stage_audit.hpp"
 
 namespace sestina {
 
@@ -119,6 +120,11 @@ std::unique_ptr<FreshGradients> StagesOf<Exec, T>::make_fresh_gradients(const Pi
 template <class Exec, class T>
 std::unique_ptr<UpdateDiagnostics> StagesOf<Exec, T>::make_diagnostics(const PipelineStages& stages) const {
   return std::make_unique<StageDiagnostics<Exec, T>>(exec_, owned_tensors<Exec, T>(stages));
+}
+
+template <class Exec, class T>
+std::unique_ptr<BitAudit> StagesOf<Exec, T>::make_audit(const PipelineStages& stages) const {
+  return std::make_unique<StageAudit<Exec, T>>(exec_, runs_of<Exec, T>(stages));
 }
 
 std::unique_ptr<StageMaker> make_stages(RunOptions::Space space, TrainOptions::Precision precision) {

@@ -52,6 +52,7 @@ class StagesOf final : public StageMaker {
   std::vector<std::unique_ptr<PipelineStage>> make_training(const RankParts&) const override;
   std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const override;
   std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const override;
+  std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const override;
 
  private:
   Exec exec_;

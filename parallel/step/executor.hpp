@@ -72,6 +72,7 @@ class Executor : public Evaluator {
   int lag() const { return exchange_.lag(); }        // updates until a step is finished
   // Sums of the last step that was not dropped; with an asynchronous pipeline, of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
+  double gradient_scale() const { return scale_; }
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the norm of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
 

@@ -2,11 +2,13 @@
 // (parallel/stage/make_stages.hpp), and what it makes them from. No Kokkos.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/layout/rank_layout.hpp"
+#include "core/planned_fault.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -68,6 +70,26 @@ class UpdateDiagnostics {
   virtual std::vector<Tensor> after_update() = 0;  // fences
 };
 
+// What an audit asks of the stages of this rank (app/audit/audit.hpp), and the flips of a planned fault.
+class BitAudit {
+ public:
+  virtual ~BitAudit() = default;
+  // Says what the next micro-batch that is the first of an update, or computed again, is to do: leave digests of its
+  // gradients, and flip bits of one of them before.
+  virtual void begin_passes(bool digests, const std::optional<BitFlip>& flip) = 0;
+  // Called between the updates of a synchronous pipeline: runs the passes of one more micro-batch at the newest
+  // weights. Nothing goes to data-parallel ranks; gradients of the stages are overwritten. All ranks of a pipeline and
+  // of a tensor-parallel group call it together.
+  virtual void compute_again(const BatchView&, double gradient_scale) = 0;
+  // Returns the digests of gradients that were left last, one for each of tensors(). Fences.
+  virtual std::span<const std::uint64_t> gradients() = 0;
+  virtual const std::vector<std::string>& tensors() const = 0;  // names
+  // Returns the weights that this rank computes with, "/weights/<name>", once all of them are there.
+  virtual std::vector<StateField> weight_fields() const = 0;
+  virtual std::uint64_t digest(const StateField&) = 0;       // that of its bits; fences
+  virtual void flip(const StateField&, const BitFlip&) = 0;  // flips bits of one word; fences
+};
+
 class StageMaker {
  public:
   virtual ~StageMaker() = default;
@@ -75,10 +97,11 @@ class StageMaker {
   virtual MemorySpace memory() const = 0;  // the memory that the stages compute in
   virtual std::vector<std::unique_ptr<ForwardStage>> make_forward(const RankParts&) const = 0;
   virtual std::vector<std::unique_ptr<PipelineStage>> make_training(const RankParts&) const = 0;
-  // Both take stages that this maker made and that must outlive the result; fresh gradients take all stages of a
+  // These take stages that this maker made and that must outlive the result; fresh gradients take all stages of a
   // pipeline, in order.
   virtual std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const = 0;
   virtual std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const = 0;
+  virtual std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const = 0;
 };
 
 }  // namespace sestina

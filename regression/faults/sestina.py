@@ -21,7 +21,7 @@ import time
 import unittest
 
 DONE, USAGE, BAD_DATA, INPUT_MISSING, UNAVAILABLE, INTERNAL = 0, 64, 65, 66, 69, 70
-CANNOT_CREATE, IO_ERROR, STOPPED_SAVED, STOPPED_UNSAVED, BAD_DECK, DIVERGED, INTERRUPTED = 73, 74, 75, 76, 78, 79, 130
+CANNOT_CREATE, IO_ERROR, STOPPED_SAVED, STOPPED_UNSAVED, BAD_DECK, DIVERGED, CORRUPTED, INTERRUPTED = 73, 74, 75, 76, 78, 79, 80, 130
 
 WORDS = ("the a of to and in is that it was for on are with as his they at be this from have or by one had not but what all "
          "were when we there can an your which their said if do will each about how up out them then she many some").split()

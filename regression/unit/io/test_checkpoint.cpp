@@ -418,6 +418,30 @@ TEST_F(Checkpoint, FailedSaveLeavesOlderOnesAndNoRubbish) {
   }
 }
 
+// A bit that flips between copy and file: nothing is published, and the next save is whole again.
+TEST_F(Checkpoint, ACopyThatChangesBeforeItIsWrittenIsNotSaved) {
+  for (const bool stages : {false, true}) {
+    options.staging_dir = stages ? (dir / "stage").string() : "";
+    CheckpointWriter writer(dir.string(), options);
+    take_snapshot(fields(), run(1), {}, writer.slot());
+    writer.slot().storage[9] ^= std::byte{16};
+    writer.save();
+    writer.wait();
+    const auto events = writer.take_events();
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_NE(events[0].error.find("/model/model.layers.0.mlp.up_proj.weight: its copy in memory changed"),
+              std::string::npos)
+        << events[0].error;
+    EXPECT_TRUE(list_checkpoints(dir.string()).empty());
+    take_snapshot(fields(), run(1), {}, writer.slot());
+    writer.save();
+    writer.wait();
+    EXPECT_EQ(writer.failures_in_a_row(), 0);
+    EXPECT_EQ(verify_checkpoint(at(1).string(), true), "");
+    delete_checkpoint(at(1).string());
+  }
+}
+
 TEST_F(Checkpoint, SnapshotIsACopyAndReusesItsStorage) {
   Snapshot snapshot;
   take_snapshot(fields(), run(1), {}, snapshot);

@@ -110,6 +110,7 @@ class NotedStages final : public StageMaker {
   }
   std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const override { return nullptr; }
   std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const override { return nullptr; }
+  std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const override { return nullptr; }
   Calls take() const { return std::exchange(calls, {}); }
   mutable Calls calls;
 };

@@ -1,0 +1,198 @@
+#include "app/audit/audit.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/device_memory.hpp"
+#include "kernels/base/host_name.hpp"
+#include "kernels/blas/instruction_set.hpp"
+
+namespace sestina {
+namespace {
+
+using Kind = AuditVerdict::Kind;
+
+constexpr int repetitions = 2;  // of each computation, once results differ
+
+// Returns where a rank computes, as a message names it.
+std::string own_place() {
+  const std::string device = device_bus_id();
+  return device.empty() ? host_name() : fmt::format("{}, device {}", host_name(), device);
+}
+
+void require_one_instruction_set(Communicator& world) {
+  const std::vector<std::string> sets = world.all_gather(std::string(instruction_set()));
+  for (std::size_t rank = 1; rank < sets.size(); ++rank)
+    if (sets[rank] != sets.front())
+      fail_on_all(ExitCode::bad_deck,
+                  "run.audit_every: got {} on rank 0 and {} on rank {}, whose bits differ, allowed 0 on such ranks",
+                  sets.front(), sets[rank], rank);
+}
+
+// Returns the others of a list of so many, as words of a sentence.
+std::string and_more(int count, const char* what) {
+  return count > 1 ? fmt::format(" and {} more {}{}", count - 1, what, count > 2 ? "s" : "") : "";
+}
+
+}  // namespace
+
+Audit::Audit(Executor& executor, BitAudit& bits, PlannedFlips& flips, const SampleSet& training, const Options& options,
+             Communicator& world)
+    : executor_(executor),
+      bits_(bits),
+      flips_(flips),
+      training_(training),
+      options_(options),
+      world_(world),
+      replicas_(executor, bits, *executor.grid().dp_group),
+      shards_(executor, bits, *executor.grid().tp_group),
+      every_(options.run.audit_every) {
+  require_one_instruction_set(world);
+  const auto rows = static_cast<std::size_t>(executor.share().micro_batch),
+             length = static_cast<std::size_t>(options.data.sequence_length);
+  batch_.tokens.resize(rows * (length + 1));
+  batch_.first_key.resize(rows * length);
+}
+
+void Audit::begin(std::int64_t t, std::uint64_t sample, const std::function<void(const Error&)>& lose) {
+  t_ = t;
+  sample_ = sample;
+  lose_ = lose;
+  theirs_ = compute((executor_.grid().dp_rank + 1) % executor_.grid().dp);
+}
+
+BatchView Audit::read_first(int replica) {
+  const BatchShare share = batch_share(executor_.plan().input, replica);
+  const auto length = static_cast<std::size_t>(options_.data.sequence_length);
+  const std::uint64_t first =
+      sample_ + static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(share.first);
+  try {
+    for (std::size_t row = 0; row < static_cast<std::size_t>(share.micro_batch); ++row)
+      training_.read(first + row, batch_.tokens.data() + row * (length + 1), batch_.first_key.data() + row * length);
+  } catch (const Error& error) {  // other ranks compute with this one: it goes on
+    lose_(error);
+    std::fill(batch_.tokens.begin(), batch_.tokens.end(), 0);
+    std::fill(batch_.first_key.begin(), batch_.first_key.end(), 0);
+  }
+  return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
+}
+
+Audit::Digests Audit::compute(int replica) {
+  bits_.begin_passes(true, flips_.in_gradient(t_, true));
+  bits_.compute_again(read_first(replica), executor_.gradient_scale());
+  const std::span<const std::uint64_t> digests = bits_.gradients();
+  return {digests.begin(), digests.end()};
+}
+
+// Adds what all replicas computed: mine has, for each distance, the digests of the replica so far after this one.
+void Audit::add_results(const std::vector<int>& distances, const Digests& mine) {
+  Communicator& group = *executor_.grid().dp_group;
+  const auto dp = static_cast<std::size_t>(group.size()), n = bits_.tensors().size();
+  Digests all(mine.size() * dp);
+  group.all_gather(mine.data(), mine.size() * sizeof(std::uint64_t), all.data());
+  for (std::size_t rank = 0; rank < dp; ++rank)
+    for (std::size_t d = 0; d < distances.size(); ++d) {
+      auto& of_replica = results_[(rank + static_cast<std::size_t>(distances[d])) % dp];
+      for (std::size_t i = 0; i < n; ++i)
+        of_replica[i].push_back({static_cast<int>(rank), all[rank * mine.size() + d * n + i]});
+    }
+}
+
+bool Audit::results_differ() const {
+  for (const auto& of_replica : results_)
+    for (const std::vector<Computed>& of_tensor : of_replica)
+      if (judge(of_tensor).kind != Kind::equal) return true;
+  return false;
+}
+
+Audit::Finding Audit::compare(bool lost) {
+  const std::size_t n = bits_.tensors().size();
+  const int dp = executor_.grid().dp;
+  results_.assign(static_cast<std::size_t>(dp), std::vector<std::vector<Computed>>(n));
+  const std::span<const std::uint64_t> own = bits_.gradients();
+  Digests mine = theirs_;
+  mine.insert(mine.end(), own.begin(), own.end());
+  add_results({1, 0}, mine);
+  const auto of_replicas = replicas_.compare(), of_shards = shards_.compare();
+  double found[] = {of_replicas || of_shards ? 1.0 : 0.0, results_differ() ? 1.0 : 0.0, lost ? 1.0 : 0.0};
+  world_.all_reduce(found, std::size(found), Reduction::max);
+  if (found[2] > 0 || found[0] + found[1] == 0) return {};
+  const std::vector<std::string> where = world_.all_gather(own_place());
+  if (found[0] == 0) return tell(judge_gradients(where));
+  Finding finding{Kind::persistent, true, ""};
+  const ProcessGrid& grid = executor_.grid();
+  if (of_replicas && grid.dp_rank == 0) finding.what = describe(*of_replicas, grid.tp, where);
+  if (of_shards && grid.tp_rank == 0)
+    finding.what += fmt::format("{}{}", finding.what.empty() ? "" : "; ", describe(*of_shards, 1, where));
+  return tell(finding);
+}
+
+// Computes the micro-batches of this rank and of the next ones twice more, and judges the gradients.
+Audit::Finding Audit::judge_gradients(const std::vector<std::string>& where) {
+  const int dp = executor_.grid().dp, me = executor_.grid().dp_rank;
+  const std::vector<int> distances = dp == 1 ? std::vector{0} : dp == 2 ? std::vector{0, 1} : std::vector{0, 1, 2};
+  for (int time = 0; time < repetitions; ++time) {
+    Digests mine;
+    for (const int distance : distances) {
+      const Digests one = compute((me + distance) % dp);
+      mine.insert(mine.end(), one.begin(), one.end());
+    }
+    add_results(distances, mine);
+  }
+  Finding finding;
+  for (int replica = 0; replica < dp; ++replica) {
+    AuditVerdict worst;
+    std::size_t first = 0;
+    int count = 0;
+    for (std::size_t i = bits_.tensors().size(); i-- > 0;) {  // in the order of the backward pass
+      const AuditVerdict verdict = judge(results_[static_cast<std::size_t>(replica)][i]);
+      if (verdict.kind == Kind::equal) continue;
+      ++count;
+      if (verdict.kind > worst.kind) {
+        worst = verdict;
+        first = i;
+      }
+    }
+    finding.kind = std::max(finding.kind, worst.kind);
+    if (worst.kind == Kind::equal || me != 0) continue;
+    finding.what +=
+        fmt::format("{}gradients of {}{} in the first micro-batch of replica {} {} {}",
+                    finding.what.empty() ? "" : "; ", bits_.tensors()[first], and_more(count, "tensor"), replica,
+                    worst.kind == Kind::transient    ? "were wrong for once (transient) on"
+                    : worst.kind == Kind::persistent ? "are wrong again when computed again (persistent) on"
+                                                     : "come out the same again, but differently (undecided), on",
+                    name_ranks(worst.ranks, executor_.grid().tp, where));
+  }
+  return finding;
+}
+
+// Tells all ranks what any of them has found.
+Audit::Finding Audit::tell(const Finding& mine) {
+  auto kind = static_cast<double>(mine.kind);
+  world_.all_reduce(&kind, 1, Reduction::max);
+  Finding all{static_cast<Kind>(static_cast<int>(kind)), mine.of_weights, ""};
+  for (const std::string& what : world_.all_gather(mine.what))
+    if (!what.empty()) all.what += fmt::format("{}{}", all.what.empty() ? "" : "; ", what);
+  return all;
+}
+
+// Ranks are those of a group to which this rank belongs, whose members lie `stride` apart.
+std::string Audit::name_ranks(const std::vector<int>& ranks, int stride, const std::vector<std::string>& where) const {
+  const ProcessGrid& grid = executor_.grid();
+  const int own = stride == 1 ? grid.tp_rank : grid.dp_rank;
+  std::string names;
+  for (const int rank : ranks) {
+    const int in_world = world_.rank() + (rank - own) * stride;
+    names +=
+        fmt::format("{}rank {} ({})", names.empty() ? "" : ", ", in_world, where[static_cast<std::size_t>(in_world)]);
+  }
+  return names;
+}
+
+std::string Audit::describe(const ReplicaCheck::Difference& difference, int stride,
+                            const std::vector<std::string>& where) const {
+  return fmt::format("{}{}, which ranks keep the same, differ{} on {}", difference.name,
+                     and_more(difference.count, "field"), difference.count > 1 ? "" : "s",
+                     name_ranks(difference.ranks, stride, where));
+}
+
+}  // namespace sestina

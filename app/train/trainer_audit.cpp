@@ -1,0 +1,48 @@
+// The trainer's audits: passes that are run again where an audit finds that they were wrong for once, and the end of
+// the run where they stay wrong.
+#include <spdlog/spdlog.h>
+
+#include "app/train/trainer.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr int max_wrong_in_a_row = 3;  // audits of one update that end differently: more is no accident
+
+}  // namespace
+
+void Trainer::start_audits(const StageMaker& stages) {
+  if (options_.run.audit_every == 0 && !flips_.planned()) return;
+  bits_ = stages.make_audit(executor_.runs());
+  if (options_.run.audit_every > 0)
+    audit_ = std::make_unique<Audit>(executor_, *bits_, flips_, training_, options_, runtime_.world());
+}
+
+Passes Trainer::run_passes() {
+  const std::int64_t t = step_ + 1;
+  const bool audits = audit_ && audit_->is_due(t);
+  if (bits_) flips_.before_passes(t, executor_, *bits_);
+  for (int wrong = 0;; ++wrong) {
+    if (audits) audit_->begin(t, sample_, [this](const Error& error) { batches_.lose(error); });
+    if (bits_) bits_->begin_passes(audits, flips_.in_gradient(t, false));
+    const Passes passes =
+        executor_.backward(t, schedule_.factor(t), batches_, [this] { return !several() && stop_voted(); });
+    if (!audits || passes.dropped || is_right(wrong)) return passes;
+    batches_.start_at(sample_);
+  }
+}
+
+bool Trainer::is_right(int wrong) {
+  const Audit::Finding finding = audit_->compare(batches_.lost().has_value());
+  if (finding.kind == AuditVerdict::Kind::equal) return true;
+  const bool recomputes = finding.kind == AuditVerdict::Kind::transient && wrong < max_wrong_in_a_row &&
+                          options_.run.on_audit == RunOptions::OnAudit::recompute;
+  const std::string what = fmt::format("audit of update {}: {}", step_ + 1, finding.what);
+  if (!recomputes) fail_unsafe(ExitCode::corrupted, "audit", what);
+  report_.clear_bar();
+  spdlog::warn("{}; the update is computed again", what);
+  metrics_.event(step_, "audit", what + "; the update is computed again");
+  return false;
+}
+
+}  // namespace sestina

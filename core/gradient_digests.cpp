@@ -1,0 +1,54 @@
+#include "core/gradient_digests.hpp"
+
+#include "kernels/blas/bits.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+GradientDigests<Exec, T>::GradientDigests(const Arena<Exec, T>& arena) {
+  for (std::size_t i = 0; i < arena.size(); ++i) {
+    const TensorSpec& spec = arena.specs()[i];
+    if (spec.trainable) tensors_.push_back({spec.name, arena.gradient(i), spec.block, spec.of_norm});
+  }
+  digests_ = decltype(digests_)("sestina::digests", tensors_.size());
+  host_.resize(tensors_.size());
+}
+
+template <class Exec, class T>
+std::vector<std::string> GradientDigests<Exec, T>::names() const {
+  std::vector<std::string> names;
+  for (const Tensor& tensor : tensors_) names.push_back(tensor.name);
+  return names;
+}
+
+template <class Exec, class T>
+void GradientDigests<Exec, T>::begin(bool digests, const std::optional<BitFlip>& flip) {
+  takes_ = digests;
+  flip_ = flip;
+}
+
+template <class Exec, class T>
+void GradientDigests<Exec, T>::finished(const Exec& exec, int block, Part part) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& tensor = tensors_[i];
+    if (tensor.block != block || (part != Part::all && (part == Part::input) != tensor.of_norm)) continue;
+    const std::size_t bytes = tensor.gradient.size() * sizeof(Acc<T>);
+    if (flip_ && flip_->tensor % tensors_.size() == i)
+      flip_bits<Exec>(exec, tensor.gradient.data(), bytes, sizeof(float), flip_->place, flip_->bits);
+    if (takes_)
+      digest_bits<Exec>(exec, tensor.gradient.data(), bytes, sizeof(float),
+                        Vector<std::uint64_t, Exec>(digests_.data() + i, 1));
+  }
+}
+
+template <class Exec, class T>
+std::span<const std::uint64_t> GradientDigests<Exec, T>::fetch(const Exec& exec) {
+  Kokkos::deep_copy(exec, Vector<std::uint64_t, Host>(host_.data(), host_.size()), digests_);
+  exec.fence("digests");
+  return host_;
+}
+
+#define SESTINA_GRADIENT_DIGESTS(Exec, T) template class GradientDigests<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_GRADIENT_DIGESTS)
+
+}  // namespace sestina

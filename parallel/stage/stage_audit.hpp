@@ -1,0 +1,34 @@
+// Micro-batches computed again, and digests and flips of what the stages of this rank hold, in one execution space.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "parallel/stage/stage_run.hpp"
+
+namespace sestina {
+
+template <class Exec, class T>
+class StageAudit final : public BitAudit {
+ public:
+  // The stages of this rank in order; they must outlive it.
+  StageAudit(const Exec&, std::vector<StageRun<Exec, T>*> runs);
+  ~StageAudit() override;
+
+  void begin_passes(bool digests, const std::optional<BitFlip>& flip) override;
+  void compute_again(const BatchView&, double gradient_scale) override;
+  std::span<const std::uint64_t> gradients() override;
+  const std::vector<std::string>& tensors() const override { return names_; }
+  std::vector<StateField> weight_fields() const override;
+  std::uint64_t digest(const StateField&) override;
+  void flip(const StateField&, const BitFlip&) override;
+
+ private:
+  Exec exec_;
+  std::vector<StageRun<Exec, T>*> runs_;
+  std::vector<std::unique_ptr<GradientDigests<Exec, T>>> digests_;  // by stage
+  std::vector<std::string> names_;
+  std::vector<std::uint64_t> all_;
+  Kokkos::View<std::uint64_t*, typename Exec::memory_space> one_;
+};
+
+}  // namespace sestina

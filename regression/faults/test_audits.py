@@ -1,0 +1,90 @@
+"""Fault 45: bits that flip in gradients, weights and state, under audits (run.audit_every) and without them."""
+
+import os
+import unittest
+
+from sestina import BAD_DECK, Case, CORRUPTED, DONE, MICRO
+
+STEPS = ("run.steps=8", *MICRO)
+AUDITS = ("run.audit_every=1",)
+LAYOUTS = ((1, ()), (2, ()), (2, ("parallel.tp=2",)), (2, ("parallel.pp=2",)), (2, ("parallel.pp=2", "parallel.schedule=zb-h1")),
+           (2, ("parallel.pp=2", "model.tie_word_embeddings=true")), (3, ("train.global_batch=6",)))
+
+
+class Audits(Case):
+    def launch(self, ranks, run, *keys, fault=None, expected=DONE):
+        environment = {"SESTINA_FAULT": fault} if fault else {}
+        keys = (*STEPS, *keys)
+        return self.train(run, *keys, expected=expected, environment=environment) if ranks == 1 else self.train_ranks(
+            ranks, run, *keys, expected=expected, environment=environment)
+
+    def audit_events(self, run):
+        return [line["detail"] for line in self.lines(run, "event") if line["what"] == "audit"]
+
+    def test_45_audits_and_a_flip_for_once_change_nothing(self):
+        for i, (ranks, keys) in enumerate(LAYOUTS):
+            with self.subTest(ranks=ranks, keys=keys):
+                self.launch(ranks, f"clean{i}", *keys)
+                output = self.launch(ranks, f"flipped{i}", *keys, *AUDITS, fault=f"flip:gradient:step=5:rank={ranks - 1}")
+                self.assert_same_run(f"clean{i}", f"flipped{i}", 8)
+                events = self.audit_events(f"flipped{i}")
+                self.assertEqual(len(events), 1)
+                self.assertRegex(events[0], rf"audit of update 5: gradients of model\.\S+ in the .* rank {ranks - 1} ")
+                self.assertIn("transient", output)
+
+    def test_45_without_audits_the_flip_stays(self):
+        self.launch(1, "clean")
+        self.launch(1, "flipped", fault="flip:gradient:step=5:bits=8")
+        self.assertNotEqual(self.tensors(self.folder("clean", 8)), self.tensors(self.folder("flipped", 8)))
+
+    def test_45_a_flip_that_stays_ends_the_run(self):
+        for i, (ranks, keys) in enumerate(((1, ()), (2, ()), (2, ("parallel.pp=2",)), (3, ("train.global_batch=6",)))):
+            with self.subTest(ranks=ranks, keys=keys):
+                output = self.launch(ranks, f"stuck{i}", *keys, *AUDITS, "checkpoint.every=2", fault=f"flip:gradient:from=5:rank={ranks - 1}",
+                                     expected=CORRUPTED)
+                self.assertRegex(output, rf"persistent\) on rank {ranks - 1} ")
+                self.assertIn("the newest checkpoint is of step 4", output)
+                self.assert_one_message(output)
+                self.assertEqual(self.saved_steps(f"stuck{i}"), [2, 4])
+                self.run_sestina("checkpoint", "verify", self.work / f"stuck{i}", "--full")
+                self.assertEqual(len(self.audit_events(f"stuck{i}")), 1)
+
+    def test_45_a_run_that_is_to_stop_stops(self):
+        output = self.launch(1, "run", *AUDITS, "run.on_audit=stop", fault="flip:gradient:step=5", expected=CORRUPTED)
+        self.assertIn("transient", output)
+        self.assert_one_message(output)
+
+    def test_45_replicas_with_different_weights(self):
+        for i, (keys, what) in enumerate(((("optimizer.kind=muon", "train.precision=bf16"), "weight"),
+                                          (("optimizer.kind=soap", "parallel.partition=replicated"), "basis"))):
+            with self.subTest(keys=keys, what=what):
+                output = self.launch(2, f"apart{i}", *keys, *AUDITS, fault=f"flip:{what}:step=5:rank=1", expected=CORRUPTED)
+                self.assertRegex(output, r"audit of update \d: /\S+.*, which ranks keep the same, differs? on rank 0 .*, rank 1 ")
+                self.assert_one_message(output)
+        output = self.launch(3, "third", "train.global_batch=6", *AUDITS, fault="flip:weight:step=5:rank=1", expected=CORRUPTED)
+        self.assertRegex(output, r"audit of update 5: /weights/\S+.* on rank 1 \([^)]*\);")
+
+    def test_45_a_resume_through_audits(self):
+        self.launch(2, "whole", "optimizer.kind=soap")
+        self.train_ranks(2, "parts", *MICRO, "run.steps=3", "optimizer.kind=soap", "run.audit_every=2")
+        self.train_ranks(2, "parts", "-r", "auto", *MICRO, "run.steps=8", "optimizer.kind=soap", "run.audit_every=3",
+                         environment={"SESTINA_FAULT": "flip:gradient:step=6:rank=0"})
+        self.assert_same_run("whole", "parts", 8)
+        self.assertEqual(len(self.audit_events("parts")), 1)
+
+    def test_45_a_copy_for_a_checkpoint(self):
+        output = self.launch(1, "run", "checkpoint.every=4", fault="flip:checkpoint:step=4")
+        self.assertRegex(output, r"NOT saved: /\S+: its copy in memory changed before it was written")
+        self.assertEqual(self.saved_steps("run"), [8])
+
+    def test_45_what_cannot_be_audited(self):
+        for keys, why in ((("run.deterministic=false",), "run.deterministic"), (("parallel.pp=2", "parallel.schedule=async-1f1b"), "async-1f1b")):
+            output = self.train("refused", *STEPS, *AUDITS, *keys, expected=BAD_DECK)
+            self.assertIn("run.audit_every", output)
+            self.assertIn(why, output)
+            self.assert_one_message(output)
+            self.assertFalse(os.path.exists(self.work / "refused"))
+
+
+if __name__ == "__main__":
+    unittest.main()
