@@ -64,6 +64,8 @@ class Audits(Case):
                 output = self.launch(2, f"apart{i}", *keys, *AUDITS, fault=f"flip:{what}:step=5:rank=1", expected=CORRUPTED)
                 self.assertRegex(output, r"audit of update \d: /\S+.*, which ranks keep the same, differs? on rank 0 .*, rank 1 ")
                 self.assert_one_message(output)
+        output = self.launch(2, "shards", "parallel.tp=2", *AUDITS, fault="flip:weight:step=5:rank=1:place=2", expected=CORRUPTED)  # of a norm
+        self.assertRegex(output, r"layernorm.weight.*, which ranks keep the same, differ on rank 0 .*, rank 1 ")
         output = self.launch(3, "third", "train.global_batch=6", *AUDITS, fault="flip:weight:step=5:rank=1", expected=CORRUPTED)
         self.assertRegex(output, r"audit of update 5: /weights/\S+.* on rank 1 \([^)]*\);")
 
