@@ -1,6 +1,9 @@
 """Fault 45: bits that flip in gradients, weights and state, under audits (run.audit_every) and without them."""
 
 import os
+import pathlib
+import subprocess
+import sys
 import unittest
 
 from sestina import BAD_DECK, Case, CORRUPTED, DONE, MICRO
@@ -61,6 +64,8 @@ class Audits(Case):
                 output = self.launch(2, f"apart{i}", *keys, *AUDITS, fault=f"flip:{what}:step=5:rank=1", expected=CORRUPTED)
                 self.assertRegex(output, r"audit of update \d: /\S+.*, which ranks keep the same, differs? on rank 0 .*, rank 1 ")
                 self.assert_one_message(output)
+        output = self.launch(2, "shards", "parallel.tp=2", *AUDITS, fault="flip:weight:step=5:rank=1:place=2", expected=CORRUPTED)  # of a norm
+        self.assertRegex(output, r"layernorm.weight.*, which ranks keep the same, differ on rank 0 .*, rank 1 ")
         output = self.launch(3, "third", "train.global_batch=6", *AUDITS, fault="flip:weight:step=5:rank=1", expected=CORRUPTED)
         self.assertRegex(output, r"audit of update 5: /weights/\S+.* on rank 1 \([^)]*\);")
 
@@ -76,6 +81,14 @@ class Audits(Case):
         output = self.launch(1, "run", "checkpoint.every=4", fault="flip:checkpoint:step=4")
         self.assertRegex(output, r"NOT saved: /\S+: its copy in memory changed before it was written")
         self.assertEqual(self.saved_steps("run"), [8])
+
+    def test_45_some_flips_of_every_sort(self):
+        """Few of those of regression/attack/flips.py."""
+        tool = pathlib.Path(__file__).resolve().parent.parent / "attack/flips.py"
+        done = subprocess.run([sys.executable, "-B", tool, "--sestina", self.sestina, "--mpiexec", os.environ["MPIEXEC"], "--flips", "12",
+                               "--clean", "80"], capture_output=True, text=True, timeout=280)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("| all | | | 12 |", done.stdout)
 
     def test_45_what_cannot_be_audited(self):
         for keys, why in ((("run.deterministic=false",), "run.deterministic"), (("parallel.pp=2", "parallel.schedule=async-1f1b"), "async-1f1b")):

@@ -17,7 +17,7 @@ def call(*arguments, ranks):
 one = call("parallel.tp=1", "parallel.pp=1", ranks=1)
 assert one["ranks"] == 1 and one["reduce_s"] + one["gather_s"] < 0.01 * one["step_s"], one
 for layout in (("parallel.tp=1",), ("parallel.tp=2",), ("parallel.tp=1", "parallel.pp=2"),
-               ("parallel.tp=1", "parallel.pp=2", "parallel.schedule=async-1f1b")):
+               ("parallel.tp=1", "parallel.pp=2", "parallel.schedule=async-1f1b", "run.audit_every=0")):
     two = call(*layout, "--machine", "machine.toml", ranks=2)
     assert two["ranks"] == 2 and two["steps"] == 4 and two["parameters"] == one["parameters"], two
     phases = sum(two[name] for name in ("forward_backward_s", "reduce_s", "optimizer_s", "gather_s"))
