@@ -87,6 +87,15 @@ std::string precision_line(TrainOptions::Precision precision, MemorySpace memory
   return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
 }
 
+// Makes the setup that of a resume from the checkpoint of a rollback.
+void go_back(TrainSetup& setup, const Rollback& rollback) {
+  setup.rollback = rollback;
+  setup.checkpoint = rollback.checkpoint;
+  setup.start_step = rollback.step;
+  setup.weights_only = setup.imported = setup.fork = false;
+  setup.poll = {};  // the run goes on: signals are asked for at its next step
+}
+
 // Runs everything after the setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
@@ -115,9 +124,14 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
     spdlog::info("{}", text);  // other ranks log warnings alone
   for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
   metrics.run(line);
-  Trainer trainer(*stages, setup, runtime, *training, validation.get(), stop, metrics);
-  runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
-  return trainer.run();
+  for (TrainSetup now = setup;;) {
+    Trainer trainer(*stages, now, runtime, *training, validation.get(), stop, metrics);
+    runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
+    const ExitCode code = trainer.run();
+    if (!trainer.rollback()) return code;
+    runtime.set_timeout(options.run.start_timeout);
+    go_back(now, *trainer.rollback());
+  }
 }
 
 // Checkpoints that were whole on staging disks when a run in this directory was killed reach it before one is chosen:
@@ -294,6 +308,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   setup.held = run_dir.get();
   log_to(setup.run_dir, runtime, setup.warnings);
   stop.set_up(options.run, setup.run_dir, runtime.is_first());
+  if (const char* fault = std::getenv("SESTINA_FAULT")) setup.fault = parse_fault(fault);
   setup.progress = shows_progress(arguments.progress, STDOUT_FILENO);
   std::unique_ptr<Metrics> metrics;
   start.phase("opening the metrics", [&] {
