@@ -25,6 +25,7 @@
 #include "app/train/run_start.hpp"
 #include "app/train/step_report.hpp"
 #include "app/train/trainer.hpp"
+#include "app/watch/restarts.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
@@ -271,7 +272,8 @@ void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& st
 }
 
 // The run directory belongs to the first rank, which locks it.
-std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+std::unique_ptr<RunDir> open_run_dir(const TrainArguments& arguments, const TrainSetup& setup, Runtime& runtime,
+                                     StartUp& start) {
   std::unique_ptr<RunDir> run_dir;
   start.phase("opening the run directory", [&] {
     if (!runtime.is_first()) return;
@@ -279,6 +281,11 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, 
     if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
       fail(ExitCode::cannot_create,
            "{} already contains checkpoints: resume with -r auto, or choose another directory with -d", setup.run_dir);
+    if (arguments.resume == "auto") {
+      const std::string problem = restart_problem(end_of_metrics(setup.run_dir), setup.start_step,
+                                                  digest128(setup.deck.data(), setup.deck.size()));
+      if (!problem.empty()) fail(ExitCode::diverged, "{}", problem);
+    }
     run_dir->write_deck(setup.deck);
   });
   if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
@@ -304,7 +311,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   setup.poll = start.last_poll();
   resolve_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
-  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(arguments, setup, runtime, start);
   setup.held = run_dir.get();
   log_to(setup.run_dir, runtime, setup.warnings);
   stop.set_up(options.run, setup.run_dir, runtime.is_first());

@@ -119,6 +119,18 @@ class FirstBad(SpikeCase):
         self.assertRegex(output, r"weights written by step 1 are not finite: /model/\S+ holds a value that is not finite")
         self.assertEqual(self.first_bad("run")["step"], 1)
 
+    def test_47_diverges_again_and_again(self):
+        """Three starts by -r auto end in the same way: the fourth says so, and does nothing; another deck is another matter."""
+        environment = {"SESTINA_FAULT": "nan:activation:step=6"}
+        keys = ("checkpoint.every=5", "run.steps=10")
+        for _ in range(4):  # the first one is from step 0
+            self.train("run", *keys, "-r", "auto", environment=environment, expected=DIVERGED)
+        output = self.train("run", *keys, "-r", "auto", environment=environment, expected=DIVERGED)
+        self.assertIn("-r auto: the last 3 starts from step 5 with this deck ended in the same way", output)
+        self.assert_one_message(output)
+        self.assertEqual(len(self.lines("run", "run")), 4)
+        self.train("run", *keys, "-r", "auto", "checkpoint.keep=2")
+
     def test_46_a_fault_that_cannot_be(self):
         self.train("run", environment={"SESTINA_FAULT": "nan:weights:step=4"}, expected=64)
 
