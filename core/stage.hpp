@@ -77,6 +77,7 @@ class Stage {
   void weights_changed() { arena_.round_weights(exec_); }  // to be called when master weights were written
 
   LayerRange range() const { return model_.range(); }
+  const PassOptions& options() const { return options_; }
   bool is_last() const { return range().end == static_cast<int>(model_.config().num_hidden_layers); }
   const ModelPart& part() const { return model_.part(); }
   Transformer<Exec, T>& model() { return model_; }

@@ -11,6 +11,7 @@
 #include "app/train/evaluation.hpp"
 #include "app/train/refresh_setup.hpp"
 #include "app/train/restore.hpp"
+#include "app/watch/first_bad_search.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/device_memory.hpp"
@@ -91,7 +92,10 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
       told_(told_parts(options_.parallel, options_.optimizer)),
       clock_(executor_.clock()),
-      energy_(energy_options(setup.energy, runtime, on_device_)) {
+      energy_(energy_options(setup.energy, runtime, on_device_)),
+      pace_(runtime.size()) {
+  if (options_.run.on_spike != RunOptions::OnSpike::off)
+    spikes_.emplace(SpikeRule{options_.run.spike_window, options_.run.spike_factor});
   checkpoints_.carry(setup.companions);
   executor_.initialise(options_.run.seed);
   runtime_.together([&] {  // a disk may be full
@@ -142,6 +146,7 @@ ExitCode Trainer::run() {
   while (step_ < options_.run.steps && !(told_.votes ? stopped_ : stop_voted())) {
     const StepOutcome outcome = step();
     if (outcome == StepOutcome::dropped) continue;
+    if (outcome == StepOutcome::goes_back) break;
     const bool updated = outcome == StepOutcome::updated;  // else `due` was already asked at this step
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
@@ -156,6 +161,10 @@ ExitCode Trainer::run() {
   }
   finish_steps();
   trace_.finish();
+  if (rollback_) {
+    executor_.finish_gather();
+    return ExitCode::done;
+  }
   if (!stopped_ && options_.metrics.eval_every > 0 && step_ % options_.metrics.eval_every != 0) evaluate();
   if (saved_step_ != step_) save();
   wait_for_saves();
@@ -181,12 +190,16 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   energy_.take_joules();  // what an evaluation or a save took is not the step's
-  const Passes passes = run_passes();
+  const Passes passes = audited_passes();
   if (passes.dropped) return StepOutcome::dropped;
-  if (passes.sums && !accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
-  if (passes.sums) update();
+  if (passes.sums) {
+    if (!accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
+    if (const StepOutcome held = hold_spike(*passes.sums); held != StepOutcome::updated) return held;
+    update();
+  }
   fill_report(executor_.report());
   for (const FinishedStep& step : executor_.exchange(told_)) finish(step);
+  if (rollback_) return StepOutcome::goes_back;
   if (!passes.sums) {  // stages were updated in the passes, with nothing to decide
     note_refresh_failures();
     sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
@@ -195,6 +208,12 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
              static_cast<std::uint64_t>(options_.data.sequence_length);
   ++step_;
   return StepOutcome::updated;
+}
+
+Passes Trainer::run_passes(const std::function<bool()>& interrupted) {
+  const bool spoilt = setup_.fault && setup_.fault->is_due("activation", step_ + 1, runtime_.rank());
+  if (spoilt) executor_.run().spoil_next_forward();
+  return executor_.backward(step_ + 1, schedule_.factor(step_ + 1), batches_, interrupted);
 }
 
 void Trainer::require_data(bool saved) {
@@ -209,7 +228,7 @@ void Trainer::require_data(bool saved) {
 
 // Decides before the update of a synchronous step: a step that is refused leaves weights and moments untouched.
 bool Trainer::accept(const StepSums& sums) {
-  if (!sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step_));
+  if (!sums.weights_finite) fail_weights(step_);
   loss_ = mean_loss(sums);
   // The sums waited for the device; on one rank that is a wait for its forward and backward passes.
   clock_.end(several() || !on_device_ ? Phase::reduce : Phase::forward_backward);
@@ -231,24 +250,26 @@ void Trainer::update() {
 // Handles an update that all ranks know now, an asynchronous one some updates later; all ranks decide the same.
 void Trainer::finish(const FinishedStep& step) {
   if (told_.votes) count_votes(step.report.votes);
-  if (!step.sums.weights_finite) fail_diverged(fmt::format("weights written by step {} are not finite", step.update));
+  if (!step.sums.weights_finite) fail_weights(step.update);
   loss_ = mean_loss(step.sums);
-  finite(step.update, loss_, step.sums.norm);
+  finite(step.update, loss_, step.sums.norm, &step);
   report(step);
+  watch_finished(step);
 }
 
 void Trainer::finish_steps() {
   for (const FinishedStep& step : executor_.finish_steps()) finish(step);
 }
 
-bool Trainer::finite(std::int64_t update, double loss, double norm) {
+bool Trainer::finite(std::int64_t update, double loss, double norm, const FinishedStep* late) {
   if (std::isfinite(loss) && std::isfinite(norm)) {
     skipped_in_a_row_ = 0;
     return true;
   }
-  const std::string what =
+  std::string what =
       fmt::format("loss {} and grad_norm {} in step {} (samples {} to {})", plain(loss), plain(norm), update,
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
+  if (skipped_in_a_row_ == 0) what += ", " + find_first_bad(update, late);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
     fail_diverged(fmt::format("not finite: {}; the last step is not affected", what));
   ++skipped_;
@@ -256,6 +277,32 @@ bool Trainer::finite(std::int64_t update, double loss, double norm) {
   spdlog::warn("skipped: {}", what);
   metrics_.event(update - 1, "skip", what);
   return false;
+}
+
+// Says where a step began that is not finite. In an asynchronous pipeline its stages have been updated meanwhile: it
+// can only be said which of them had gradients that are not finite.
+std::string Trainer::find_first_bad(std::int64_t update, const FinishedStep* late) {
+  std::optional<FirstBadOfRanks> found;
+  std::string text;
+  if (late != nullptr) {
+    std::vector<int> stages;
+    for (std::size_t stage = 0; stage < late->report.stages.size(); ++stage)
+      if (!std::isfinite(late->report.stages[stage].squares)) stages.push_back(static_cast<int>(stage));
+    text = fmt::format("gradients of stages {} are not finite", fmt::join(stages, ", "));
+  } else {
+    const std::uint64_t first = sample_ - static_cast<std::uint64_t>(options_.train.global_batch);
+    batches_.start_at(first);
+    found = search_passes(executor_, runtime_.world(), first, [this] { run_passes_again(); });
+    text = found ? to_text(*found) : "but all of it is finite when it is computed again: a fault that has passed";
+  }
+  if (runtime_.is_first()) write_first_bad(setup_.run_dir, update, found, text);
+  return text;
+}
+
+void Trainer::fail_weights(std::int64_t update) {
+  const std::string which = search_weights(executor_, runtime_.world());
+  if (runtime_.is_first() && !which.empty()) write_first_bad(setup_.run_dir, update, std::nullopt, which);
+  fail_diverged(fmt::format("weights written by step {} are not finite{}", update, which.empty() ? "" : ": " + which));
 }
 
 // Fails for what every rank has found out. Existing checkpoints stay as they are.

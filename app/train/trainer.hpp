@@ -15,9 +15,13 @@
 #include "app/train/step_report.hpp"
 #include "app/train/training_batches.hpp"
 #include "app/train/update_proof.hpp"
+#include "app/watch/rank_pace.hpp"
+#include "app/watch/rollback.hpp"
 #include "core/deck/options.hpp"
 #include "core/memory/pager.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
+#include "core/planned_fault.hpp"
+#include "core/spike_bound.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/report/energy.hpp"
 #include "parallel/comm/runtime.hpp"
@@ -44,12 +48,14 @@ struct TrainSetup {
   EnergyCounters::Options energy = {};
   const RunDir* held = nullptr;            // the lock on run_dir; null on all ranks but the first
   std::optional<PlannedFault> fault = {};  // a fault on purpose (SESTINA_FAULT)
+  std::optional<Rollback> rollback = {};   // the run has gone back to the checkpoint
 };
 
 enum class StepOutcome {
   updated,
-  refused,  // a step that is not finite is skipped
-  dropped   // a rank voted to stop during the step
+  refused,   // a step that is not finite is skipped
+  dropped,   // a rank voted to stop during the step
+  goes_back  // the run is to go on from a checkpoint (Trainer::rollback)
 };
 
 class Trainer final {
@@ -57,20 +63,37 @@ class Trainer final {
   // Opens the data, builds the model and loads the checkpoint. Throws Error(stopped_*) when told to stop meanwhile.
   Trainer(const StageMaker&, const TrainSetup&, Runtime&, const SampleSet& training, const SampleSet* validation, Stop&,
           Metrics&);
-  // Runs until run.steps, a stop or a failure; always leaves a final checkpoint unless its save failed.
+  // Runs until run.steps, a stop or a failure; always leaves a final checkpoint unless its save failed, or the run is
+  // to go back.
   ExitCode run();
+  // Returns what another Trainer is to start from, when run() has ended for that.
+  const std::optional<Rollback>& rollback() const { return rollback_; }
   StepOutcome step();  // runs one update
 
  private:
   void start_audits(const StageMaker&);
-  Passes run_passes();  // those of update step_ + 1, again where an audit says so
+  Passes audited_passes();  // those of the update under way, again where an audit says so
   // Returns what an audit says of the passes; false: they are to be run again. wrong: how often that was so before.
   bool is_right(int wrong);
+  Passes run_passes(const std::function<bool()>& interrupted = {});  // those of the update under way
+  Passes run_passes_again();  // the same: faults on purpose that do not persist are over
   bool accept(const StepSums&);
   void update();
   void finish(const FinishedStep&);
-  void finish_steps();                                         // finishes all that are not finished yet
-  bool finite(std::int64_t update, double loss, double norm);  // applies run.on_nonfinite
+  void finish_steps();  // finishes all that are not finished yet
+  // Applies run.on_nonfinite. late: the step, where its stages are updated already.
+  bool finite(std::int64_t update, double loss, double norm, const FinishedStep* late = nullptr);
+  std::string find_first_bad(std::int64_t update, const FinishedStep* late);  // says where it began; collective
+  [[noreturn]] void fail_weights(std::int64_t update);                        // fails on all ranks
+  // The calls of trainer_spikes.cpp.
+  StepOutcome hold_spike(const StepSums&);     // before an update that can be held back
+  StepOutcome compute_again(const StepSums&);  // what to do with the update then
+  void watch_finished(const FinishedStep&);    // after it
+  void note_spike(std::int64_t update, const Spike&, bool made);
+  bool find_rollback(const Spike&);     // sets rollback_; false without a checkpoint; collective
+  std::string newest_own_checkpoint();  // verified; on the first rank
+  void save_spikes(nlohmann::json& extra) const;
+  void load_spikes(const nlohmann::json& extra);
   [[noreturn]] void fail_diverged(const std::string& what) { fail_unsafe(ExitCode::diverged, "diverged", what); }
   [[noreturn]] void fail_unsafe(ExitCode, const char* event, const std::string& what);  // on all ranks; saves nothing
   void evaluate();
@@ -96,9 +119,10 @@ class Trainer final {
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
   void report(const FinishedStep&);
-  Votes votes();                   // those of this rank
-  void count_votes(const Votes&);  // counts the votes of all ranks
-  void write_loads();              // writes loads of the updates since the last call; collective
+  void tell_slow_rank(std::int64_t step);  // of the last metrics.every updates
+  Votes votes();                           // those of this rank
+  void count_votes(const Votes&);          // counts the votes of all ranks
+  void write_loads();                      // writes loads of the updates since the last call; collective
   RunState run_state() const;
   double mean_loss(const StepSums& sums) const {
     return sums.loss / (static_cast<double>(options_.train.global_batch) * options_.data.sequence_length);
@@ -137,7 +161,12 @@ class Trainer final {
   double update_seconds_ = 0;  // this rank's seconds in the updates_ since write_loads()
   std::int64_t updates_ = 0;
   bool save_voted_ = false, stopped_ = false;
-  double saves_fail_ = 0;  // failed_saves() of all ranks
+  double saves_fail_ = 0;              // failed_saves() of all ranks
+  std::optional<SpikeWatch> spikes_;   // none: run.on_spike = "off"
+  std::vector<SampleRange> left_out_;  // by the rollbacks that the run has seen
+  std::optional<Rollback> rollback_;
+  RankPace pace_;
+  int slow_rank_ = -1;  // that was told last; -1: none is slow
 };
 
 }  // namespace sestina

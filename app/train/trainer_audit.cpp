@@ -18,18 +18,22 @@ void Trainer::start_audits(const StageMaker& stages) {
     audit_ = std::make_unique<Audit>(executor_, *bits_, flips_, training_, options_, runtime_.world());
 }
 
-Passes Trainer::run_passes() {
+Passes Trainer::audited_passes() {
   const std::int64_t t = step_ + 1;
   const bool audits = audit_ && audit_->is_due(t);
   if (bits_) flips_.before_passes(t, executor_, *bits_);
   for (int wrong = 0;; ++wrong) {
     if (audits) audit_->begin(t, sample_, [this](const Error& error) { batches_.lose(error); });
     if (bits_) bits_->begin_passes(audits, flips_.in_gradient(t, false));
-    const Passes passes =
-        executor_.backward(t, schedule_.factor(t), batches_, [this] { return !several() && stop_voted(); });
+    const Passes passes = run_passes([this] { return !several() && stop_voted(); });
     if (!audits || passes.dropped || is_right(wrong)) return passes;
     batches_.start_at(sample_);
   }
+}
+
+Passes Trainer::run_passes_again() {
+  if (bits_) bits_->begin_passes(false, flips_.in_gradient(step_ + 1, true));
+  return run_passes();
 }
 
 bool Trainer::is_right(int wrong) {

@@ -58,6 +58,7 @@ RunState Trainer::run_state() const {
   nlohmann::json extra{{"skipped", skipped_}};
   if (const auto pipeline = executor_.pipeline_state()) extra["pipeline"] = json_of(*pipeline);
   if (!periods_.of.empty()) extra["refresh_periods"] = periods_.of;
+  save_spikes(extra);
   state.extra = extra.dump();
   return state;
 }
@@ -180,6 +181,7 @@ void Trainer::load() {
   skipped_ = extra.value("skipped", std::int64_t{0});
   load_in_flight(reader, extra);
   load_periods(extra);
+  load_spikes(extra);
   if (run.instruction_set != instruction_set())
     spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
                  run.instruction_set, instruction_set());

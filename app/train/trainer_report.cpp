@@ -74,6 +74,20 @@ void Trainer::report(const FinishedStep& step) {
     stages.replicas = ReplicaNumbers{static_cast<std::uint64_t>(all.replicas.bytes), all.replicas.drift};
   report_.step(step.update, tokens, loss_, step.sums.norm, schedule_.factor(step.update) * options_.optimizer.lr,
                skipped_, all.step, stages);
+  pace_.add(step.seconds);
+  if (due(options_.metrics.every)) tell_slow_rank(step.update);
+}
+
+// A rank that stays slow is told once.
+void Trainer::tell_slow_rank(std::int64_t step) {
+  const std::optional<SlowRank> slow = pace_.take();
+  if (slow && slow->rank != slow_rank_ && runtime_.is_first()) {
+    report_.clear_bar();
+    const std::string what = to_text(*slow);
+    spdlog::warn("step {:>6}  slow: {}", step, what);
+    metrics_.event(step, "slow_rank", what);
+  }
+  slow_rank_ = slow ? slow->rank : -1;
 }
 
 void Trainer::write_loads() {

@@ -25,6 +25,7 @@
 #include "app/train/run_start.hpp"
 #include "app/train/step_report.hpp"
 #include "app/train/trainer.hpp"
+#include "app/watch/restarts.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
@@ -88,6 +89,15 @@ std::string precision_line(TrainOptions::Precision precision, MemorySpace memory
   return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
 }
 
+// Makes the setup that of a resume from the checkpoint of a rollback.
+void go_back(TrainSetup& setup, const Rollback& rollback) {
+  setup.rollback = rollback;
+  setup.checkpoint = rollback.checkpoint;
+  setup.start_step = rollback.step;
+  setup.weights_only = setup.imported = setup.fork = false;
+  setup.poll = {};  // the run goes on: signals are asked for at its next step
+}
+
 // Runs everything after the setup: data, Kokkos, the run itself.
 ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, const std::string& command_line,
                Runtime& runtime, Stop& stop, StartUp& start, Metrics& metrics) {
@@ -116,9 +126,14 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
     spdlog::info("{}", text);  // other ranks log warnings alone
   for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
   metrics.run(line);
-  Trainer trainer(*stages, setup, runtime, *training, validation.get(), stop, metrics);
-  runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
-  return trainer.run();
+  for (TrainSetup now = setup;;) {
+    Trainer trainer(*stages, now, runtime, *training, validation.get(), stop, metrics);
+    runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
+    const ExitCode code = trainer.run();
+    if (!trainer.rollback()) return code;
+    runtime.set_timeout(options.run.start_timeout);
+    go_back(now, *trainer.rollback());
+  }
 }
 
 // Checkpoints that were whole on staging disks when a run in this directory was killed reach it before one is chosen:
@@ -258,7 +273,8 @@ void require_same_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& st
 }
 
 // The run directory belongs to the first rank, which locks it.
-std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, StartUp& start) {
+std::unique_ptr<RunDir> open_run_dir(const TrainArguments& arguments, const TrainSetup& setup, Runtime& runtime,
+                                     StartUp& start) {
   std::unique_ptr<RunDir> run_dir;
   start.phase("opening the run directory", [&] {
     if (!runtime.is_first()) return;
@@ -266,6 +282,11 @@ std::unique_ptr<RunDir> open_run_dir(const TrainSetup& setup, Runtime& runtime, 
     if ((setup.checkpoint.empty() || setup.fork) && !list_checkpoints(setup.run_dir).empty())
       fail(ExitCode::cannot_create,
            "{} already contains checkpoints: resume with -r auto, or choose another directory with -d", setup.run_dir);
+    if (arguments.resume == "auto") {
+      const std::string problem = restart_problem(end_of_metrics(setup.run_dir), setup.start_step,
+                                                  digest128(setup.deck.data(), setup.deck.size()));
+      if (!problem.empty()) fail(ExitCode::diverged, "{}", problem);
+    }
     run_dir->write_deck(setup.deck);
   });
   if (runtime.size() > 1) require_same_run_dir(setup, runtime, start);
@@ -295,7 +316,7 @@ int train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop& stop
   setup.poll = start.last_poll();
   resolve_deck(arguments, runtime, start, stored, setup);
   const Options& options = setup.options;
-  const std::unique_ptr<RunDir> run_dir = open_run_dir(setup, runtime, start);
+  const std::unique_ptr<RunDir> run_dir = open_run_dir(arguments, setup, runtime, start);
   setup.held = run_dir.get();
   log_to(setup.run_dir, runtime, setup.warnings);
   stop.set_up(options.run, setup.run_dir, runtime.is_first());

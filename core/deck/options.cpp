@@ -65,6 +65,29 @@ void read_tokenizer(Deck& deck, const ModelConfig& model, DataOptions& data) {
   data.tokenizer_of_model = true;
 }
 
+void read_spikes(Deck& deck, RunOptions& run) {
+  using OnSpike = RunOptions::OnSpike;
+  const std::string on_spike = deck.choice("run.on_spike", "off", {"off", "note", "recompute", "rollback"});
+  run.on_spike = on_spike == "note"        ? OnSpike::note
+                 : on_spike == "recompute" ? OnSpike::recompute
+                 : on_spike == "rollback"  ? OnSpike::rollback
+                                           : OnSpike::off;
+  run.spike_window = small_integer(deck, "run.spike_window", run.spike_window, {.min = 4, .max = 10000});
+  run.spike_factor = deck.number("run.spike_factor", run.spike_factor, positive);
+  run.max_rollbacks = small_integer(deck, "run.max_rollbacks", run.max_rollbacks);
+}
+
+// The stages of an asynchronous pipeline are updated before all ranks know the loss: there is nothing to hold back.
+void require_spikes_fit(Deck& deck, const Options& options) {
+  const bool acts =
+      options.run.on_spike == RunOptions::OnSpike::recompute || options.run.on_spike == RunOptions::OnSpike::rollback;
+  if (acts && options.parallel.is_async())
+    deck.error(
+        "run.on_spike",
+        "needs the loss before the update, and parallel.schedule = \"async-1f1b\" updates stages before it is known",
+        "off, note");
+}
+
 }  // namespace
 
 // Knows JSONL by its name, so that nobody trains on braces.
@@ -101,6 +124,7 @@ RunOptions RunOptions::read(Deck& deck) {
   run.start_timeout = deck.number("run.start_timeout", run.start_timeout, positive);
   run.on_nonfinite =
       deck.choice("run.on_nonfinite", "stop", {"stop", "skip"}) == "skip" ? OnNonfinite::skip : OnNonfinite::stop;
+  read_spikes(deck, run);
   run.space = deck.choice("run.space", "device", {"device", "host"}) == "host" ? Space::host : Space::device;
   run.threads = small_integer(deck, "run.threads", 0, {.min = 0, .max = max_threads});
   run.audit_every = deck.integer("run.audit_every", 0, not_negative);
@@ -264,6 +288,7 @@ Options Options::read(Deck& deck) {
     deck.error("parallel.cost", "\"seconds\" needs machine.peak_tflops and machine.memory_bandwidth",
                "\"flops\" and \"elements\" without them");
   read_with_others(deck, options);
+  require_spikes_fit(deck, options);
   require_form_fits(deck, options);
   require_rules_fit(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);

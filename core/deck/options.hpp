@@ -26,6 +26,10 @@ struct RunOptions {
   double abort_timeout = 60;    // seconds
   double start_timeout = 1200;  // seconds, until training begins
   enum class OnNonfinite { stop, skip } on_nonfinite = OnNonfinite::stop;
+  enum class OnSpike { off, note, recompute, rollback } on_spike = OnSpike::off;
+  int spike_window = 100;    // updates whose values make the bound (core/spike_bound.hpp)
+  double spike_factor = 10;  // robust standard deviations between their median and the bound
+  int max_rollbacks = 3;
   enum class Space { device, host } space = Space::device;
   int threads = 0;  // 0: all cores of the process
   // Updates between two in which a micro-batch is computed again and compared; 0: never.

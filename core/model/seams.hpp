@@ -11,6 +11,7 @@ namespace sestina {
 struct BlockHooks {
   virtual ~BlockHooks() = default;
   virtual void before_forward(int /*block*/) {}
+  virtual void after_forward(int /*block*/) {}  // a last time for the block after the stage's layers
   virtual void before_backward(int /*block*/) {}
   virtual void after_backward(int /*block*/) {}
   // Called in two-part backward passes when the gradients of the block's norms are there; those of its other weights

@@ -171,11 +171,13 @@ void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, 
   if (first_stage()) {
     hooks.before_forward(0);
     embedding_forward(w, slot);
+    hooks.after_forward(0);
   }
   Matrix<const T, Exec> stream, pending;
   for (std::size_t i = 0; i < slot.layers.size(); ++i) {
     hooks.before_forward(1 + range_.begin + static_cast<int>(i));
     block_forward<Exec, T>(context_, w.layers[i], slot.layers[i], first_key, stream, pending, branch);
+    hooks.after_forward(1 + range_.begin + static_cast<int>(i));
     stream = slot.layers[i].x2;
     pending = branch;
   }
@@ -185,6 +187,7 @@ void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, 
   } else {
     add<Exec, T>(context_.exec, stream, pending, slot.output);
   }
+  hooks.after_forward(1 + range_.end);
 }
 
 template <class Exec, class T>

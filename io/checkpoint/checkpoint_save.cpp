@@ -1,6 +1,7 @@
 #include "io/checkpoint/checkpoint_save.hpp"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -119,7 +120,11 @@ Saved finish_checkpoint(const std::string& run_dir, const std::string& temporary
   Saved saved{parent + "/" + name, bytes_of(manifest)};
   write_durably(temporary + "/manifest.json", manifest_text(manifest));
   publish_folder(temporary, saved.path);
-  point_latest(parent, name);
+  try {
+    point_latest(parent, name);
+  } catch (const Error& error) {  // a quota may be reached exactly here; the checkpoint is whole, and -r auto finds it
+    spdlog::warn("{} is complete, but {}/latest does not point to it: {}", saved.path, parent, error.what());
+  }
   return saved;
 }
 

@@ -22,8 +22,8 @@ std::string short_seconds(double value);  // "12 ms", "3.4 s", "5 min 20 s", "3 
 // The data that the page's script draws are one JSON object.
 
 // {"reload": seconds, "runs": [{name, diverged, x: {step, tokens, time}, series: {key: [...]}, low, high (of thinned
-// series), validation, resumes, loads, updates, tensors}]}. Numbers have six digits, null is "not known". A run has at
-// most about 2000 points of a series, whatever its length.
+// series), validation, resumes, marks: [{step, text}], loads, updates, tensors}]}. Numbers have six digits, null is
+// "not known". A run has at most about 2000 points of a series, whatever its length.
 std::string page_data(const std::vector<ReportRun>&, const ReportOptions&);
 
 // The decks of several runs are shown as flat keys, the facts that a reader asks for first, and their differences.

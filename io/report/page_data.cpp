@@ -94,6 +94,21 @@ void resumes(PageJson& json, const RunHistory& run) {
   json.close(']');
 }
 
+// Writes the events that charts mark: those that somebody who looks at a curve asks about.
+void marked_events(PageJson& json, const RunHistory& run) {
+  constexpr std::string_view marked[] = {"spike", "rollback", "slow_rank"};
+  json.key("marks"), json.open('[');
+  for (const auto& note : run.notes) {
+    const std::string_view what = std::string_view(note.text).substr(0, note.text.find(':'));
+    if (note.kind != "event" || std::find(std::begin(marked), std::end(marked), what) == std::end(marked)) continue;
+    json.open('{');
+    json.key("step"), json.value(static_cast<double>(note.step), exact);
+    json.key("text"), json.value(std::string_view(note.text));
+    json.close('}');
+  }
+  json.close(']');
+}
+
 // Writes the measured seconds and planned costs of the newest line.
 void loads(PageJson& json, const RunHistory& run) {
   if (run.loads.empty()) return;
@@ -176,6 +191,7 @@ std::string page_data(const std::vector<ReportRun>& runs, const ReportOptions& o
     series(json, run.history);
     validation(json, run.history);
     resumes(json, run.history);
+    marked_events(json, run.history);
     loads(json, run.history);
     stages(json, run.history);
     updates(json, run.history);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -36,11 +37,13 @@ struct Votes {
 
 enum class Phase { data, forward_backward, reduce, optimizer, refresh, gather, count };
 
+using PhaseSeconds = std::array<double, static_cast<std::size_t>(Phase::count) + 1>;  // by phase and, last, of all
+
 // The times of a step, with peak memory, ages of preconditioners and energy.
 struct RankStep {
-  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds{};  // by phase and, last, of all
-  double memory_peak_bytes = 0, preconditioner_age = 0;                      // the age of the oldest
-  double preconditioner_ages = 0, preconditioners = 0;                       // sum of ages, and how many there are
+  PhaseSeconds seconds{};
+  double memory_peak_bytes = 0, preconditioner_age = 0;  // the age of the oldest
+  double preconditioner_ages = 0, preconditioners = 0;   // sum of ages, and how many there are
   double energy = 0;                               // joules of the node, from one rank of each; NaN: not known there
   double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
   // Makes this the step of all ranks: the times of the rank that took longest (so that its phases add up to no more
@@ -78,9 +81,15 @@ struct ReplicaReport {
   }
 };
 
+// The largest attention logit of the update on this rank's stages, where it is known (optimizer.qk_clip).
+struct ScoreReport {
+  double largest = -std::numeric_limits<double>::infinity();
+  void add(const ScoreReport& other) { largest = std::max(largest, other.largest); }
+};
+
 // The parts of a report that a message has.
 struct ReportParts {
-  bool sums = false, votes = false, times = false, replicas = false;
+  bool sums = false, votes = false, times = false, replicas = false, scores = false;
 };
 
 struct RankReport {
@@ -91,6 +100,7 @@ struct RankReport {
   RankStep step;                // times
   std::vector<StageAges> ages;  // times: by stage; empty without a pipeline
   ReplicaReport replicas;
+  ScoreReport scores;
 
   void clear() {
     std::fill(stages.begin(), stages.end(), StageUpdate());
@@ -99,6 +109,7 @@ struct RankReport {
     step = {};
     std::fill(ages.begin(), ages.end(), StageAges());
     replicas = {};
+    scores = {};
   }
   // Adds another rank's report, but for the sums, which one rank of each stage speaks for.
   void add(const RankReport& other) {
@@ -106,6 +117,7 @@ struct RankReport {
     step.add(other.step);
     for (std::size_t stage = 0; stage < ages.size(); ++stage) ages[stage].add(other.ages[stage]);
     replicas.add(other.replicas);
+    scores.add(other.scores);
   }
 };
 
@@ -114,7 +126,11 @@ struct RankReport {
 // that follow in a message of their own.
 inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
   const bool async = parallel.is_async();
-  return {.sums = async, .votes = async, .times = true, .replicas = replicas_drift(parallel, optimizer)};
+  return {.sums = async,
+          .votes = async,
+          .times = true,
+          .replicas = replicas_drift(parallel, optimizer),
+          .scores = optimizer.qk_clip > 0};
 }
 
 // Calls visit(first number, how many) for each piece of these parts, in the order in which the pieces travel.
@@ -136,6 +152,7 @@ void for_numbers(Report& report, const ReportParts& parts, const Visit& visit) {
     for (auto& ages : report.ages) piece(ages);
   }
   if (parts.replicas) piece(report.replicas);
+  if (parts.scores) piece(report.scores);
 }
 
 inline std::size_t count_numbers(const RankReport& report, const ReportParts& parts) {

@@ -213,7 +213,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();
     groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
-    clip->apply(exec_);
+    largest_score_ = clip->apply(exec_);
   }
 }
 

@@ -2,6 +2,7 @@
 // matrices to their homes, updated weights to all ranks. On one rank nothing is exchanged, and only the update remains.
 #pragma once
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -58,6 +59,7 @@ class StageExchanges {
   const Coherence<Exec>* coherence() const { return coherence_.get(); }  // null: no replicas drift, or none are here
 
   StageSeconds take_seconds();
+  double largest_score() const { return largest_score_; }
 
   void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
   std::vector<StateField> model_fields() const;  // those of stage and homes
@@ -95,6 +97,7 @@ class StageExchanges {
   std::unique_ptr<UpdateMeter<Exec, T>> meter_;  // null: no update is measured
   std::vector<UpdateMeasure> measures_;          // by tensor of the meter; empty: not of the last update
   std::vector<double> sums_, shard_squares_;
+  double largest_score_ = -std::numeric_limits<double>::infinity();
   double reduce_seconds_ = 0, update_seconds_ = 0;
   Stopwatch<Exec> watch_;      // times the last update on the device
   double called_seconds_ = 0;  // seconds of its call; 0: the update was waited for

@@ -33,6 +33,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::after_backward(int block) {
   using Part = typename Stage<Exec, T>::Part;
   const bool head = block > static_cast<int>(run.stage_.model().config().num_hidden_layers);  // never split
+  if (run.probe_) run.probe_->after_backward(block, head || !run.place_.split, true);
   run.finish_part(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
   if (!run.again_ && micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
@@ -61,6 +62,7 @@ void StageRun<Exec, T>::forward(std::int64_t micro) {
   if (out_) slot.output = out_->activation_to_write(micro);
   const std::int64_t minibatch = micro / place_.micros;
   const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
+  if (probe_) probe_->begin(slot, in_update(micro));
   pass(weights, slot, shared_->tokens(micro));
   if (out_) out_->send_activation(micro);
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
@@ -118,6 +120,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::backward(std::int64_t micro, double gradient_scale) {
   const TokenSlot<Exec>& tokens = shared_->tokens(micro);
   Activations<Exec, T>& slot = slots_.of(micro);
+  if (probe_) probe_->begin(slot, in_update(micro));
   const Weights<Exec, T>& weights = prepare_backward(micro, tokens, slot);
   if (place_.split) {
     stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
@@ -193,6 +196,7 @@ void StageRun<Exec, T>::end_backward(std::int64_t micro) {
 template <class Exec, class T>
 void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.micro = in_update(micro);
+  if (probe_) probe_->begin(slots_.of(micro), in_update(micro));
   begin_embedding_gradient(micro);
   hooks_.span.begin("backward weights", place_.number);
   stage_.backward_weight(stage_.weights(), slots_.of(micro), in_update(micro), hooks_);
@@ -355,6 +359,27 @@ template <class Exec, class T>
 void StageRun<Exec, T>::weights_changed() {
   head_of_ = -1;
   exchanges_.weights_changed();
+}
+
+template <class Exec, class T>
+PassProbe<Exec, T>& StageRun<Exec, T>::probe() {
+  if (!probe_)
+    probe_ = std::make_unique<PassProbe<Exec, T>>(exec_, stage_.part(), plan_.layers, stage_.arena(), place_.number,
+                                                  stage_.options().sequence);
+  return *probe_;
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::look_for_nonfinite(bool on) {
+  if (on)
+    probe().look(true);
+  else
+    probe_.reset();
+}
+
+template <class Exec, class T>
+void StageRun<Exec, T>::spoil_next_forward() {
+  probe().spoil_next_forward();
 }
 
 #define SESTINA_STAGE_RUN(Exec, T) template class StageRun<Exec, T>;

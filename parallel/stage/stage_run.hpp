@@ -6,6 +6,7 @@
 
 #include "core/delay.hpp"
 #include "core/gradient_digests.hpp"
+#include "core/model/pass_probe.hpp"
 #include "parallel/stage/stage_exchanges.hpp"
 #include "parallel/stage/stage_forward.hpp"
 
@@ -56,6 +57,10 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   OptimizerControl& optimizer_control() override { return stage_.optimizer(); }
   StageSeconds take_seconds() override { return exchanges_.take_seconds(); }
   CoherenceCount take_coherence() override { return exchanges_.take_coherence(); }
+  void look_for_nonfinite(bool on) override;
+  std::optional<FirstBad> first_nonfinite() const override { return probe_ ? probe_->found() : std::nullopt; }
+  void spoil_next_forward() override;
+  double largest_score() const override { return exchanges_.largest_score(); }
   StageExchangeCount exchange_count() const override { return exchanges_.count(); }
   std::vector<UpdateRecord> update_records() const override;
 
@@ -76,8 +81,12 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   struct Hooks final : BlockHooks {
     Hooks(StageRun& r, Trace* trace) : run(r), span(trace) {}
     void before_forward(int block) override;
+    void after_forward(int block) override {
+      if (run.probe_) run.probe_->after_forward(block);
+    }
     void before_backward(int block) override { span.begin("backward", block); }
     void after_backward_input(int block) override {
+      if (run.probe_) run.probe_->after_backward(block, true, false);
       run.finish_part(block, micro, Stage<Exec, T>::Part::input);
       span.end();
     }
@@ -94,6 +103,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     return versions_.depth() == 0 || newest ? stage_.weights() : versions_.of(version);
   }
   void finish_part(int block, int micro, typename Stage<Exec, T>::Part);
+  PassProbe<Exec, T>& probe();
   void before_update();
   void note_delay();
   void after_update(std::int64_t t);
@@ -116,6 +126,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   DelayCorrection<Exec, T> correction_;
   Matrix<T, Exec> own_output_;  // the output of a forward pass that is done again
   Hooks hooks_;
+  std::unique_ptr<PassProbe<Exec, T>> probe_;  // null: nobody looks at what passes compute
   StageDelay delay_;
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
   std::int64_t made_ = 0;     // updates since the start of the process

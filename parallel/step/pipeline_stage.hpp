@@ -6,11 +6,13 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/memory/state_field.hpp"
+#include "core/model/first_bad.hpp"
 #include "core/optimizer/base/optimizer_control.hpp"
 #include "core/optimizer/base/update_record.hpp"
 #include "core/stage_values.hpp"
@@ -132,10 +134,19 @@ class PipelineStage : public virtual ForwardStage {
   virtual void swap_average() = 0;
 
   virtual std::vector<StateField> optimizer_fields() const = 0;  // those that this rank keeps
+  // Where on, the passes that follow look, block by block, for the first value that is not finite, until it is turned
+  // off: far slower. first_nonfinite returns what they found.
+  virtual void look_for_nonfinite(bool on) = 0;
+  virtual std::optional<FirstBad> first_nonfinite() const = 0;
+  virtual void spoil_next_forward() = 0;  // a fault on purpose: an activation of the middle layer becomes NaN
+
   virtual OptimizerControl& optimizer_control() = 0;
   virtual StageSeconds take_seconds() = 0;  // seconds since the last call
   virtual CoherenceCount take_coherence() = 0;
   virtual StageExchangeCount exchange_count() const = 0;
+  // The largest attention logit of the last update's passes on all ranks of the stage, where optimizer.qk_clip watches
+  // it, else -infinity.
+  virtual double largest_score() const = 0;
   // Returns a record of each tensor that this rank updates, measured where the last update was one of
   // metrics.updates_every.
   virtual std::vector<UpdateRecord> update_records() const = 0;

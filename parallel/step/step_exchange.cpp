@@ -58,7 +58,9 @@ StepExchange::StepExchange(Communicator& world, const Plan& plan)
       of_rank_(plan.pp),
       norms_(at(lag_)) {
   const std::vector<double> late(lag_ > 0 ? at(plan.pp) : 0);
-  steps_.resize(at(std::max(lag_, 1)), {.report = mine_, .delays = {late, late, late}});
+  steps_.resize(
+      at(std::max(lag_, 1)),
+      {.report = mine_, .delays = {late, late, late}, .seconds = std::vector<PhaseSeconds>(at(world.size()))});
 }
 
 std::span<const FinishedStep> StepExchange::tell(ReportParts told, std::int64_t update, const StepSums& sums) {
@@ -67,7 +69,7 @@ std::span<const FinishedStep> StepExchange::tell(ReportParts told, std::int64_t 
     step.update = update;
     step.sums = sums;
     step.report.clear();
-    gather({.times = told.times}, step);
+    gather({.times = told.times, .scores = told.scores}, step);
     gather({.replicas = told.replicas}, step);  // a message of its own
     return {&step, 1};
   }
@@ -102,6 +104,7 @@ void StepExchange::add_reports(const ReportParts& parts, const double* numbers, 
   for (int rank = 0; rank < world_.size(); ++rank, numbers += count) {
     read_numbers(of_rank_, parts, numbers);
     step.report.add(of_rank_);
+    if (parts.times) step.seconds[at(rank)] = of_rank_.step.seconds;
     if (parts.sums) add_updates(rank, step);
   }
 }

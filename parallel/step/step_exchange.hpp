@@ -72,8 +72,8 @@ class PhaseClock {
   }
   double total() const { return last_ - begin_; }
   // Returns the seconds by phase and, last, of the whole step.
-  std::array<double, static_cast<std::size_t>(Phase::count) + 1> seconds() const {
-    std::array<double, static_cast<std::size_t>(Phase::count) + 1> all{};
+  PhaseSeconds seconds() const {
+    PhaseSeconds all{};
     std::copy(seconds_.begin(), seconds_.end(), all.begin());
     all.back() = total();
     return all;
@@ -116,9 +116,10 @@ struct StageDelays {
 // A step of which all ranks have told; the same on all of them.
 struct FinishedStep {
   std::int64_t update = 0;
-  StepSums sums;
+  StepSums sums = {};
   RankReport report;  // the reports of all ranks together
   StageDelays delays;
+  std::vector<PhaseSeconds> seconds;  // by rank
 };
 
 // The messages in which the ranks tell each other of every step. All ranks know a step at once, or in an asynchronous

@@ -1,4 +1,4 @@
-"""Fault 45: bits that flip in gradients, weights and state, under audits (run.audit_every) and without them."""
+"""Fault 49: bits that flip in gradients, weights and state, under audits (run.audit_every) and without them."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ class Audits(Case):
     def audit_events(self, run):
         return [line["detail"] for line in self.lines(run, "event") if line["what"] == "audit"]
 
-    def test_45_audits_and_a_flip_for_once_change_nothing(self):
+    def test_49_audits_and_a_flip_for_once_change_nothing(self):
         for i, (ranks, keys) in enumerate(LAYOUTS):
             with self.subTest(ranks=ranks, keys=keys):
                 self.launch(ranks, f"clean{i}", *keys)
@@ -35,12 +35,12 @@ class Audits(Case):
                 self.assertRegex(events[0], rf"audit of update 5: gradients of model\.\S+ in the .* rank {ranks - 1} ")
                 self.assertIn("transient", output)
 
-    def test_45_without_audits_the_flip_stays(self):
+    def test_49_without_audits_the_flip_stays(self):
         self.launch(1, "clean")
         self.launch(1, "flipped", fault="flip:gradient:step=5:bits=8")
         self.assertNotEqual(self.tensors(self.folder("clean", 8)), self.tensors(self.folder("flipped", 8)))
 
-    def test_45_a_flip_that_stays_ends_the_run(self):
+    def test_49_a_flip_that_stays_ends_the_run(self):
         for i, (ranks, keys) in enumerate(((1, ()), (2, ()), (2, ("parallel.pp=2",)), (3, ("train.global_batch=6",)))):
             with self.subTest(ranks=ranks, keys=keys):
                 output = self.launch(ranks, f"stuck{i}", *keys, *AUDITS, "checkpoint.every=2", fault=f"flip:gradient:from=5:rank={ranks - 1}",
@@ -52,12 +52,12 @@ class Audits(Case):
                 self.run_sestina("checkpoint", "verify", self.work / f"stuck{i}", "--full")
                 self.assertEqual(len(self.audit_events(f"stuck{i}")), 1)
 
-    def test_45_a_run_that_is_to_stop_stops(self):
+    def test_49_a_run_that_is_to_stop_stops(self):
         output = self.launch(1, "run", *AUDITS, "run.on_audit=stop", fault="flip:gradient:step=5", expected=CORRUPTED)
         self.assertIn("transient", output)
         self.assert_one_message(output)
 
-    def test_45_replicas_with_different_weights(self):
+    def test_49_replicas_with_different_weights(self):
         for i, (keys, what) in enumerate(((("optimizer.kind=muon", "train.precision=bf16"), "weight"),
                                           (("optimizer.kind=soap", "parallel.partition=replicated"), "basis"))):
             with self.subTest(keys=keys, what=what):
@@ -69,7 +69,7 @@ class Audits(Case):
         output = self.launch(3, "third", "train.global_batch=6", *AUDITS, fault="flip:weight:step=5:rank=1", expected=CORRUPTED)
         self.assertRegex(output, r"audit of update 5: /weights/\S+.* on rank 1 \([^)]*\);")
 
-    def test_45_a_resume_through_audits(self):
+    def test_49_a_resume_through_audits(self):
         self.launch(2, "whole", "optimizer.kind=soap")
         self.train_ranks(2, "parts", *MICRO, "run.steps=3", "optimizer.kind=soap", "run.audit_every=2")
         self.train_ranks(2, "parts", "-r", "auto", *MICRO, "run.steps=8", "optimizer.kind=soap", "run.audit_every=3",
@@ -77,12 +77,12 @@ class Audits(Case):
         self.assert_same_run("whole", "parts", 8)
         self.assertEqual(len(self.audit_events("parts")), 1)
 
-    def test_45_a_copy_for_a_checkpoint(self):
+    def test_49_a_copy_for_a_checkpoint(self):
         output = self.launch(1, "run", "checkpoint.every=4", fault="flip:checkpoint:step=4")
         self.assertRegex(output, r"NOT saved: /\S+: its copy in memory changed before it was written")
         self.assertEqual(self.saved_steps("run"), [8])
 
-    def test_45_some_flips_of_every_sort(self):
+    def test_49_some_flips_of_every_sort(self):
         """Few of those of regression/attack/flips.py."""
         tool = pathlib.Path(__file__).resolve().parent.parent / "attack/flips.py"
         done = subprocess.run([sys.executable, "-B", tool, "--sestina", self.sestina, "--mpiexec", os.environ["MPIEXEC"], "--flips", "12",
@@ -90,7 +90,7 @@ class Audits(Case):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("| all | | | 12 |", done.stdout)
 
-    def test_45_what_cannot_be_audited(self):
+    def test_49_what_cannot_be_audited(self):
         for keys, why in ((("run.deterministic=false",), "run.deterministic"), (("parallel.pp=2", "parallel.schedule=async-1f1b"), "async-1f1b")):
             output = self.train("refused", *STEPS, *AUDITS, *keys, expected=BAD_DECK)
             self.assertIn("run.audit_every", output)

@@ -170,6 +170,25 @@ class FullDisk(Case):
         self.assertIn("No space left on device; retrying", done.stdout + done.stderr)
         self.assertEqual((done.stdout + done.stderr).count("shard_00000.h5: No space left"), 1)
 
+    def test_06_a_quota_that_is_reached_at_latest(self):
+        """A tmpfs with room for all files of a checkpoint, but not for the link: it is complete, and -r auto goes on from it."""
+        script = ('for files in 9 10 11 12 13 14; do mount -t tmpfs -o nr_inodes=$files none full || exit 1; '
+                  '"$0" train -i deck.toml -d full run.steps=2; echo "code $?"; ls -A full/checkpoints; "$0" checkpoint verify full; '
+                  'rm -f full/log.txt; "$0" train -i deck.toml -d full run.steps=3 checkpoint.keep=1 -r auto; echo "again $?"; umount full; '
+                  'echo ======; done')
+        (self.work / "full").mkdir()
+        done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, self.sestina], cwd=self.work,
+                              capture_output=True, text=True, timeout=60, env=os.environ | {"SESTINA_RETRY_SECONDS": "0.1"})
+        if "code" not in done.stdout:
+            self.skipTest(f"no mount namespace: {done.stderr.strip()}")
+        tries = [text for text in done.stdout.split("======") if "latest does not point to it" in text.split("code")[0]]
+        self.assertEqual(len(tries), 1, done.stdout + done.stderr)
+        first, then = tries[0].split("code")
+        self.assertIn("step_00000002 is complete, but", first)
+        self.assertTrue(then.startswith(f" {DONE}"), tries[0])
+        self.assertNotIn("NOT saved", first)
+        self.assertIn("resumed from full/checkpoints/step_00000002 at step 2", then)
+
     def test_06_staging_disk_gone(self):
         (self.work / "fast").write_text("not a folder")
         self.train("run", "run.steps=3", f"checkpoint.staging_dir={self.work}/fast", expected=IO_ERROR)
@@ -244,6 +263,18 @@ class Staged(Case):
         self.assertRegex(output, r"step 200 was saved on staging disks alone .* and is given up: \S*fast/\S*shard_00000.h5 on \S+ is not there")
         self.assertEqual(self.saved_steps("run"), [200, 220])
         self.assert_nothing_left("run")
+
+    def test_09_stage_damaged_after_the_kill(self):
+        """One flipped bit of the staged shard, on whatever node it lies: it is given up by name, and never copied as good."""
+        self.kill_between("run")
+        shard = next((self.work / "fast").rglob("shard_00000.h5"))
+        flip_bit(shard, shard.stat().st_size // 2)
+        output = self.train("run", "-r", "auto", *self.keys, "run.steps=220")
+        self.assertRegex(output, r"step 200 was saved on staging disks alone .* and is given up: \S*fast/\S*shard_00000.h5 on \S+ is not there or damaged")
+        self.assertEqual(self.lines("run", "rewind"), [])  # from the beginning
+        self.assertEqual(self.saved_steps("run"), [200, 220])
+        self.train("whole", "run.steps=220")
+        self.assertEqual(self.tensors(self.folder("run", 220)), self.tensors(self.folder("whole", 220)))
 
     def test_06_no_room_behind_the_stage(self):
         """The run directory is a small tmpfs in a mount namespace of its own, where the system allows that."""

@@ -19,7 +19,7 @@ INNER = {
     "core/optimizer": ["methods", "refresh", "base"],
     "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
-    "app": ["verbs", "sweep", "train", "audit", "start", "command"],
+    "app": ["verbs", "sweep", "train", "audit", "watch", "start", "command"],
 }
 
 

@@ -206,7 +206,7 @@ class Chart {
     });
   }
 
-  // Resumes stand as triangles on the axis; a cross ends a run that diverged.
+  // Resumes stand as triangles on the axis, spikes and the like as diamonds; a cross ends a run that diverged.
   marks(plot) {
     for (const run of this.page.visibleRuns()) {
       for (const step of this.page.runs[run].resumes) {
@@ -215,6 +215,12 @@ class Chart {
           drawing("title", {}, `${this.page.runs[run].name}: resumed from step ${step}`)));
       }
     }
+    for (const run of this.page.visibleRuns())
+      for (const mark of this.page.runs[run].marks) {
+        const x = this.xOf(this.page.xOfStep(run, mark.step)), y = this.box.bottom;
+        plot.append(drawing("path", { class: `mark ${colorOf(run)}`, d: `M${x} ${y - 10}l4 5l-4 5l-4 -5z` },
+          drawing("title", {}, `${this.page.runs[run].name}, step ${mark.step}: ${mark.text}`)));
+      }
     if (!this.spec.cross) return;
     for (const line of this.lines) {
       if (line.kind === "check" || !this.page.runs[line.run].diverged) continue;

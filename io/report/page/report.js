@@ -156,6 +156,7 @@ class Page {
       drawing("path", { class: "check", d: "M0 4h28" }), drawing("circle", { class: "dot", cx: 14, cy: 4, r: 2.8 }));
     if (this.runs.some(run => run.validation.loss.length)) key.push(element("span.key", {}, dashed(), "validation"));
     if (this.runs.some(run => run.resumes.length)) key.push(element("span.key", {}, "▲ resumed"));
+    if (this.runs.some(run => run.marks.length)) key.push(element("span.key", {}, "◆ spike, rollback or slow rank"));
     if (this.runs.some(run => run.diverged)) key.push(element("span.key", {}, "✕ diverged"));
     return element("div.legend", { role: "group", "aria-label": "Runs" }, ...this.chips, ...(this.chips.length ? [this.everyRun] : []), ...key);
   }

@@ -56,6 +56,20 @@ TEST(Options, ReadsWhatIsThere) {
   EXPECT_EQ(o.data.validation.at(0).path, "/folder/v.txt");
 }
 
+TEST(Options, SpikesAreOffUnlessTheDeckSaysSo) {
+  EXPECT_EQ(read("[run]\nsteps = 1\n").run.on_spike, RunOptions::OnSpike::off);
+  const RunOptions run =
+      read("[run]\non_spike = \"rollback\"\nspike_window = 20\nspike_factor = 6.5\nmax_rollbacks = 1\n").run;
+  EXPECT_EQ(run.on_spike, RunOptions::OnSpike::rollback);
+  EXPECT_EQ(run.spike_window, 20);
+  EXPECT_EQ(run.spike_factor, 6.5);
+  EXPECT_EQ(run.max_rollbacks, 1);
+  const std::string async = "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n[run]\non_spike = ";
+  expect_error(async + "\"recompute\"\n", "run.on_spike: needs the loss before the update");
+  expect_error(async + "\"rollback\"\n", "run.on_spike: needs the loss before the update");
+  EXPECT_EQ(read(async + "\"note\"\n").run.on_spike, RunOptions::OnSpike::note);
+}
+
 TEST(Options, MatrixOptimizersHaveTheirOwnKeysAndAScalarSection) {
   const Options o = read(
       "[schedule]\nlr = 3e-3\n[optimizer]\nkind = \"soap\"\nbeta1 = 0.8\nper_head = true\n[optimizer.scalar]\nlr = "

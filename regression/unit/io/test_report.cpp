@@ -246,7 +246,8 @@ TEST(ReportTables, BadgesAndCheckpoints) {
 TEST(Report, OnePageWithoutTheNetwork) {
   ReportRun a = run("first </script><b> \"run\"", 1500), b = run("second", 40, 4);
   a.history.validation = {{1000, 3.25, 1.5}};
-  a.history.notes = {{1000, "rewind", "resumed from step 1000"}};
+  a.history.notes = {
+      {7, "event", "spike: loss 9 in step 7"}, {9, "event", "stop: TERM"}, {1000, "rewind", "resumed from step 1000"}};
   a.deck = "[run]\nname = \"<x> @{data} \"\n";
   b.history.train[5].loss = kNan;
   b.history.bad_lines = 2;
@@ -268,6 +269,8 @@ TEST(Report, OnePageWithoutTheNetwork) {
   EXPECT_EQ(data["runs"][0]["x"]["tokens"][1], 2048);
   EXPECT_EQ(data["runs"][0]["validation"]["time"][0], 500);
   EXPECT_EQ(data["runs"][0]["resumes"], json({1000}));
+  EXPECT_EQ(data["runs"][0]["marks"], json::parse(R"([{"step": 7, "text": "spike: loss 9 in step 7"}])"));
+  EXPECT_EQ(data["runs"][1]["marks"], json::array());
   EXPECT_TRUE(data["runs"][1]["series"]["loss"][5].is_null());
   EXPECT_EQ(data["runs"][1]["loads"]["planned"], json({3, 4}));
   EXPECT_EQ(data["runs"][1]["updates"],

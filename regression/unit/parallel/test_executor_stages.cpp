@@ -63,6 +63,10 @@ class NotedStage final : public PipelineStage {
   StageSeconds take_seconds() override { return {}; }
   CoherenceCount take_coherence() override { return {}; }
   StageExchangeCount exchange_count() const override { return {1, 2, 3, 4}; }
+  double largest_score() const override { return 0; }
+  void look_for_nonfinite(bool) override {}
+  std::optional<FirstBad> first_nonfinite() const override { return std::nullopt; }
+  void spoil_next_forward() override {}
   std::vector<UpdateRecord> update_records() const override { return {}; }
 
   double evaluate() override {

@@ -66,10 +66,12 @@ TEST(RankReport, OfAllRanksHasTheLargestVotesAndAllAges) {
   one.votes = {0, 1, 2};
   one.ages = {{4, 6, 2}, {}};
   one.replicas = {100, 0.25};
+  one.scores = {30};
   all.add(one);
   one.votes = {1, 0, 1};
   one.ages = {{3, 3, 1}, {5, 5, 1}};
   one.replicas = {50, 0.125};
+  one.scores = {20};
   all.add(one);
   EXPECT_EQ(all.votes.stop, 1);
   EXPECT_EQ(all.votes.save, 1);
@@ -79,6 +81,7 @@ TEST(RankReport, OfAllRanksHasTheLargestVotesAndAllAges) {
   EXPECT_EQ(all.ages[1].count, 1);
   EXPECT_EQ(all.replicas.bytes, 150);
   EXPECT_EQ(all.replicas.drift, 0.25);
+  EXPECT_EQ(all.scores.largest, 30);
   all.clear();
   EXPECT_EQ(all.votes.stop, 0);
   EXPECT_EQ(all.ages[0].max, 0);
