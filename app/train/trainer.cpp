@@ -182,7 +182,10 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   const Passes passes = executor_.backward(step_ + 1, schedule_.factor(step_ + 1), batches_,
                                            [this] { return !several() && stop_voted(); });
   if (passes.dropped) return StepOutcome::dropped;
-  if (passes.sums && !accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
+  if (passes.sums && !accept(*passes.sums)) {
+    executor_.withdraw();
+    return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
+  }
   if (passes.sums) update();
   fill_report(executor_.report());
   for (const FinishedStep& step : executor_.exchange(told_)) finish(step);

@@ -27,6 +27,7 @@
 #include "app/train/trainer.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/optimizer/base/transfer_factors.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
@@ -114,6 +115,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
     spdlog::info("{}", text);  // other ranks log warnings alone
   for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
+  for (const auto& text : transfer_lines(options)) spdlog::info("{}", text);
   metrics.run(line);
   Trainer trainer(*stages, setup, runtime, *training, validation.get(), stop, metrics);
   runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself
@@ -338,6 +340,9 @@ int print_deck(const TrainArguments& arguments) {
        {short_run_warning(options.run, options.schedule), element_rule_warning(options.optimizer, options.schedule)})
     if (!warning.empty()) fmt::print(stderr, "sestina: warning: {}\n", warning);
   std::fputs(deck.dump().c_str(), stdout);
+  for (const std::string& line : transfer_lines(options)) fmt::print("# {}\n", line);
+  if (options.optimizer.transfer.on())
+    for (const std::string& line : table_lines(update_table(make_plan(options)))) fmt::print("# {}\n", line);
   return static_cast<int>(ExitCode::done);
 }
 
