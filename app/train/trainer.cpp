@@ -193,8 +193,13 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   const Passes passes = audited_passes();
   if (passes.dropped) return StepOutcome::dropped;
   if (passes.sums) {
-    if (!accept(*passes.sums)) return stopped_ ? StepOutcome::dropped : StepOutcome::refused;
-    if (const StepOutcome held = hold_spike(*passes.sums); held != StepOutcome::updated) return held;
+    const bool accepted = accept(*passes.sums);
+    const StepOutcome refusal = stopped_ ? StepOutcome::dropped : StepOutcome::refused;
+    const StepOutcome outcome = accepted ? hold_spike(*passes.sums) : refusal;
+    if (outcome != StepOutcome::updated) {
+      executor_.withdraw();
+      return outcome;
+    }
     update();
   }
   fill_report(executor_.report());

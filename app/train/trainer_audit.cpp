@@ -32,6 +32,7 @@ Passes Trainer::audited_passes() {
 }
 
 Passes Trainer::run_passes_again() {
+  executor_.withdraw();
   if (bits_) bits_->begin_passes(false, flips_.in_gradient(step_ + 1, true));
   return run_passes();
 }

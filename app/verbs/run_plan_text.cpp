@@ -6,6 +6,7 @@
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/transfer_factors.hpp"
 #include "kernels/base/host_name.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
@@ -171,6 +172,7 @@ void print_pipeline(const RunPlan& run) {
 void print_updates(const RunPlan& run) {
   fmt::print("updates\n");
   for (const std::string& line : table_lines(update_table(run.plan))) fmt::print("  {}\n", line);
+  for (const std::string& line : transfer_lines(run.options)) fmt::print("  {}\n", line);
   fmt::print("\n");
 }
 

@@ -8,6 +8,7 @@
 #include "app/command/verbs.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
+#include "app/verbs/run_size.hpp"
 #include "core/deck/deck.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 namespace sestina {
 namespace {
 
-constexpr int global_batch = 32;
+constexpr int usual_batch = 32;  // sequences
 
 std::string toml_string(const std::string& text) {
   std::string out = "\"";
@@ -69,29 +70,47 @@ double bytes_at(const fs::path& path) {
   return bytes;
 }
 
+// Returns some tokens of the data, 0 where they are to come: four bytes of text for one, two of packed tokens.
+double tokens_of(const InitArguments& arguments, const DataLines& data) {
+  if (arguments.data.empty()) return 0;
+  if (data.text) return bytes_at(arguments.data) / 4;
+  const std::string pair = arguments.data + ".bin";
+  return bytes_at(data.format == "megatron" && fs::exists(pair) ? pair : arguments.data) / 2;
+}
+
 // Returns the preset's length, halved until the text holds two batches of it at some four bytes for a token.
 int sequence_for(const InitArguments& arguments, const DataLines& data, int length) {
   constexpr int shortest = 32;
   if (!data.text || arguments.data.empty()) return length;
   const double tokens = bytes_at(arguments.data) / 4;
-  while (length / 2 >= shortest && tokens < 2.0 * global_batch * length) length /= 2;
+  while (length / 2 >= shortest && tokens < 2.0 * usual_batch * length) length /= 2;
   return length;
 }
 
 bool multiplies_bf16() { return !is_host<Device> || has_bf16_products(bf16_way()); }
 
-std::string model_deck(const InitArguments& arguments, const std::string& precision, int micro_batch) {
-  return fmt::format("[model]\npreset = \"{}\"\n[train]\nglobal_batch = {}\nmicro_batch = {}\nprecision = \"{}\"\n",
-                     arguments.preset, global_batch, micro_batch, precision);
+Options model_options(const InitArguments& arguments, const std::string& precision, int batch, int micro_batch) {
+  Deck deck;
+  deck.add_text(
+      fmt::format("[model]\npreset = \"{}\"\n[train]\nglobal_batch = {}\nmicro_batch = {}\nprecision = \"{}\"\n",
+                  arguments.preset, batch, micro_batch, precision),
+      "init", "");
+  Options options = Options::read(deck);
+  deck.finish();
+  return options;
 }
 
-// Returns the largest power of two that leaves half of the memory free; 1 when none does.
-int micro_batch_that_fits(const InitArguments& arguments, const std::string& precision, Options& options) {
-  for (int micro = global_batch;; micro /= 2) {
-    Deck deck;
-    deck.add_text(model_deck(arguments, precision, micro), "init", "");
-    options = Options::read(deck);
-    deck.finish();
+// Returns the weights whose number the length of a run follows: of matrices in blocks and of the head.
+double scaling_weights(const ModelConfig& model) {
+  return static_cast<double>(sum_over_tensors(model, [](const TensorSpec& spec) {
+    return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
+  }));
+}
+
+// Returns the largest power of two, at most the batch, that leaves half of the memory free; 1 when none does.
+int micro_batch_that_fits(const InitArguments& arguments, const std::string& precision, int batch) {
+  for (int micro = batch;; micro /= 2) {
+    const Options options = model_options(arguments, precision, batch, micro);
     const RankMemory memory = rank_memory(make_plan(options), planned_threads(options)).front();
     if (micro == 1 || memory.total() <= available_memory_bytes() / 2) return micro;
   }
@@ -107,15 +126,18 @@ int run_init(const InitArguments& arguments) {
   const fs::path folder = fs::absolute(path).parent_path();
   const DataLines data = data_of(arguments, folder);
   const std::string precision = multiplies_bf16() ? "bf16" : "fp32";
-  Options options;
-  const int micro = micro_batch_that_fits(arguments, precision, options);
+  const Options options = model_options(arguments, precision, usual_batch, 0);
+  const int sequence = sequence_for(arguments, data, options.data.sequence_length);
+  const RunSize size =
+      size_of_run(scaling_weights(options.model), tokens_of(arguments, data), sequence, options.model.hidden_size);
+  const int micro = micro_batch_that_fits(arguments, precision, size.batch);
   const std::string tokenizer = arguments.name + ".tokenizer.json";
   const std::string text = fmt::format(
       R"(# {0}: made by `sestina init` for this machine ({1} cores, {2}). Every key: inputs/README.md;
 # `sestina train -i {3} -n` shows them all with their defaults and checks them.
 [run]
 name = {4}                 # the run lies in runs/<name>
-steps = 1000               # updates in all; going on later: -r auto run.steps=N schedule.steps=1000
+steps = {16:<18} # updates: {17:.3g} tokens, {18}; going on later: -r auto run.steps=N schedule.steps={16}
 threads = 0                # 0: all {1} cores, or OMP_NUM_THREADS
 
 [model]
@@ -131,18 +153,18 @@ format = "{10}"            # text, jsonl, megatron, llmc, npy
 path = {11}                # relative to this file
 
 [train]
-global_batch = {12}        # sequences of an update
+global_batch = {12:<11} # sequences of an update, tokens of the run to the power of 0.383 (nanochat), for 1000 updates at least
 micro_batch = {13}         # sequences at a time: what fits into half of this machine's memory
 precision = "{14}"         # {15}
 
 [schedule]
 kind = "cosine"
-lr = 1e-3
-warmup_steps = 100
+lr = {19:<21} # for this batch and width: (batch / width)^1/2 (nanochat), 1e-3 with 8192 tokens and 256
+warmup_steps = {20:<11} # a tenth of the run, 100 updates at most
 
 [optimizer]
 kind = "adamw"             # or a matrix optimizer: see inputs/tiny_*.toml
-weight_decay = 0.1
+weight_decay = {21:<11} # batch^1/2 / tokens of the run (nanochat), 0.1 with 8192 tokens and 8.2e6; 0.01 to 1
 
 [checkpoint]
 every = 200
@@ -154,10 +176,11 @@ eval_every = 100
 )",
       arguments.name, available_cores(), instruction_set(), path.string(), toml_string(arguments.name),
       arguments.preset, static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
-      sequence_for(arguments, data, options.data.sequence_length), data.format, toml_string(data.path), global_batch,
-      micro, precision,
+      sequence, data.format, toml_string(data.path), size.batch, micro, precision,
       precision == "bf16" ? "products in bf16, weights kept in fp32"
-                          : "faster here: this processor has no bf16 products");
+                          : "faster here: this processor has no bf16 products",
+      size.steps, static_cast<double>(size.steps) * size.batch * sequence, size.limit, size.lr,
+      std::min<std::int64_t>(100, size.steps / 10), size.weight_decay);
   OutputFile file(path.string());
   file.write(text);
   file.commit();

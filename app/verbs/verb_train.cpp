@@ -28,6 +28,7 @@
 #include "app/watch/restarts.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/optimizer/base/transfer_factors.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "core/planned_fault.hpp"
 #include "io/checkpoint/checkpoint_stage.hpp"
@@ -125,6 +126,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
     spdlog::info("{}", text);  // other ranks log warnings alone
   for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
+  for (const auto& text : transfer_lines(options)) spdlog::info("{}", text);
   metrics.run(line);
   for (TrainSetup now = setup;;) {
     Trainer trainer(*stages, now, runtime, *training, validation.get(), stop, metrics);
@@ -364,6 +366,9 @@ int print_deck(const TrainArguments& arguments) {
        {short_run_warning(options.run, options.schedule), element_rule_warning(options.optimizer, options.schedule)})
     if (!warning.empty()) fmt::print(stderr, "sestina: warning: {}\n", warning);
   std::fputs(deck.dump().c_str(), stdout);
+  for (const std::string& line : transfer_lines(options)) fmt::print("# {}\n", line);
+  if (options.optimizer.transfer.on())
+    for (const std::string& line : table_lines(update_table(make_plan(options)))) fmt::print("# {}\n", line);
   return static_cast<int>(ExitCode::done);
 }
 

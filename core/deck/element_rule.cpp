@@ -90,6 +90,28 @@ void require_averages(Deck& deck, const Options& options) {
     deck.error("train.ema_tau", "the mean would go beyond the weights", "0, or a number >= 1");
 }
 
+void require_lookahead(Deck& deck, const Options& options) {
+  constexpr const char *key = "train.lookahead.factor", *off = "0";
+  const ParallelOptions& parallel = options.parallel;
+  const auto& matrix = options.optimizer.matrix;
+  const bool replicas = parallel.partition == ParallelOptions::Partition::replicated ||
+                        parallel.tp_update == ParallelOptions::TpUpdate::duplicated;
+  if (options.train.lookahead.factor == 0) return;
+  if (!options.model.linear.is_dense())
+    deck.error(key,
+               fmt::format("parts of a weight that move on by themselves are not the weight that does "
+                           "(model.linear.form = \"{}\")",
+                           options.model.linear.form),
+               off);
+  if (options.optimizer.adamw.averages())
+    deck.error(key, "kind = \"schedule-free\" takes gradients at a point of its own", off);
+  if (parallel.is_async())
+    deck.error(key, "passes of an asynchronous pipeline begin at weights that later updates have moved on from", off);
+  if (replicas && matrix && matrix->refresh_eager)
+    deck.error(key, "replicas that drift (optimizer.refresh.visibility = \"eager\") have displacements of their own",
+               off);
+}
+
 std::string element_rule_warning(const OptimizerOptions& optimizer, const ScheduleOptions& schedule) {
   if (!optimizer.adamw.averages() || schedule.kind == ScheduleOptions::Kind::constant) return "";
   return "optimizer.kind = \"schedule-free\" averages its weights in the place of a falling learning rate: it expects "

@@ -45,6 +45,8 @@ void require_element_rule(Deck&, const OptimizerOptions&);
 // Collects errors, once all sections are read, where averages of weights (train.ema_tau, schedule-free) would not be
 // those of the model.
 void require_averages(Deck&, const Options&);
+// The same where weights cannot look ahead (train.lookahead).
+void require_lookahead(Deck&, const Options&);
 
 // Returns what to tell before a run whose schedule the rule does not expect; empty when nothing.
 std::string element_rule_warning(const OptimizerOptions&, const ScheduleOptions&);

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -204,6 +205,9 @@ struct MatrixKind {
   // Returns the longest side that its preconditioners may have: a matrix with a longer one is cut into blocks, each of
   // which is a matrix to it (MatrixPart). Null: it takes any.
   std::int64_t (*max_dim)(const MatrixOptions&) = nullptr;
+  // Returns the power p with which the rate of a matrix falls in its width, lr ~ width^-p (core/deck/transfer.hpp);
+  // null or empty: no rule is known.
+  std::optional<double> (*width_power)(const MatrixOptions&) = nullptr;
   // Columns that share a scale where it can update weights in 8 bits (optimizer.weight_bits); 0: it cannot.
   std::int64_t weight_group = 0;
 };

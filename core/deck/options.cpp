@@ -215,14 +215,20 @@ TrainOptions TrainOptions::read(Deck& deck) {
   train.clip_norm = deck.number("train.clip_norm", train.clip_norm, not_negative);
   train.recompute = deck.boolean("train.recompute", false);
   train.ema_tau = deck.number("train.ema_tau", 0, not_negative);
+  LookaheadOptions& lookahead = train.lookahead;
+  lookahead.factor = deck.number("train.lookahead.factor", 0, not_negative);
+  lookahead.ema = deck.number("train.lookahead.ema", lookahead.ema, below_one);
+  lookahead.from = deck.integer("train.lookahead.from", lookahead.from, not_negative);
+  lookahead.until = deck.integer("train.lookahead.until", 0, not_negative);
   return train;
 }
 
 ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
   ScheduleOptions schedule;
-  const std::string kind = deck.choice("schedule.kind", "cosine", {"cosine", "linear", "wsd", "constant"});
+  const std::string kind = deck.choice("schedule.kind", "cosine", {"cosine", "linear", "wsd", "power", "constant"});
   schedule.kind = kind == "linear"     ? Kind::linear
                   : kind == "wsd"      ? Kind::wsd
+                  : kind == "power"    ? Kind::power
                   : kind == "constant" ? Kind::constant
                                        : Kind::cosine;
   schedule.lr = deck.number("schedule.lr", schedule.lr, not_negative);
@@ -230,14 +236,16 @@ ScheduleOptions ScheduleOptions::read(Deck& deck, const RunOptions& run) {
   schedule.min_lr_ratio = deck.number("schedule.min_lr_ratio", schedule.min_lr_ratio, {.min = 0, .max = 1});
   const std::int64_t steps = deck.integer("schedule.steps", 0, not_negative);
   const std::int64_t decay_steps = deck.integer("schedule.decay_steps", 0, not_negative);
+  schedule.power = deck.number("schedule.power", schedule.power, positive);
+  schedule.transfer = read_transfer(deck);
   schedule.steps = steps == 0 ? run.steps : steps;
-  constexpr std::int64_t decay_part = 5;  // wsd decays over the last fifth unless the deck says otherwise
+  constexpr std::int64_t decay_part = 5;  // wsd and power decay over the last fifth unless the deck says otherwise
   schedule.decay_steps = decay_steps == 0 ? schedule.steps / decay_part : decay_steps;
   // A run is often cut short for a trial: without a length of its own the schedule follows the run, as
   // short_run_warning() tells.
   if (steps > 0 && schedule.warmup_steps > steps)
     deck.error("schedule.warmup_steps", "beyond the last step of the schedule", fmt::format("0 to {}", steps));
-  else if (schedule.kind == Kind::wsd && steps > 0 && decay_steps > steps - schedule.warmup_steps)
+  else if (schedule.falls_late() && steps > 0 && decay_steps > steps - schedule.warmup_steps)
     deck.error("schedule.decay_steps", "warm-up and decay are longer than the schedule",
                fmt::format("0 to {}", steps - schedule.warmup_steps));
   return schedule;
@@ -276,6 +284,7 @@ Options Options::read(Deck& deck) {
   options.data = DataOptions::read(deck, options.model);
   options.train = TrainOptions::read(deck);
   options.schedule = ScheduleOptions::read(deck, options.run);
+  if (options.train.lookahead.until == 0) options.train.lookahead.until = 2 * options.schedule.steps / 3;
   options.optimizer = OptimizerOptions::read(deck, options.schedule);
   constexpr double ahead = 0.75;  // the rank that waits for a worker reports before those that wait for the rank
   options.optimizer.refresh.timeout = ahead * options.run.abort_timeout;
@@ -298,6 +307,8 @@ Options Options::read(Deck& deck) {
     for (const auto check : find_matrix_kind(options.optimizer.kind)->checks) check(deck, options);
   }
   require_averages(deck, options);
+  require_lookahead(deck, options);
+  apply_transfer(deck, options);
   return options;
 }
 

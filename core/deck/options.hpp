@@ -11,6 +11,7 @@
 #include "core/deck/element_rule.hpp"
 #include "core/deck/kinds.hpp"
 #include "core/deck/model_config.hpp"
+#include "core/deck/transfer.hpp"
 
 namespace sestina {
 
@@ -82,20 +83,30 @@ struct DataOptions {
   static DataOptions read(Deck&, const ModelConfig&);
 };
 
+// EMA-Nesterov (core/optimizer/lookahead.hpp): weights move on along the mean of their displacements before the passes
+// of updates from < t <= until.
+struct LookaheadOptions {
+  double factor = 0, ema = 0.99;  // 0: off
+  std::int64_t from = 300, until = 0;
+};
 struct TrainOptions {
   int global_batch = 8, micro_batch = 0;  // sequences; micro_batch 0 = global_batch
   enum class Precision { fp32, bf16 } precision = Precision::fp32;
   double clip_norm = 1.0;  // 0 = no clipping
   bool recompute = false;
   double ema_tau = 0;  // the mean of the weights takes in 1 / ema_tau of them with each update; 0: none is kept
+  LookaheadOptions lookahead;
   static TrainOptions read(Deck&);
 };
 
 struct ScheduleOptions {
-  enum class Kind { cosine, linear, wsd, constant } kind = Kind::cosine;
+  enum class Kind { cosine, linear, wsd, power, constant } kind = Kind::cosine;
   double lr = 1e-3;
   std::int64_t warmup_steps = 0, steps = 0, decay_steps = 0;  // steps 0 = run.steps
   double min_lr_ratio = 0.1;
+  double power = 1.2;  // of kind = "power"
+  TransferOptions transfer;
+  bool falls_late() const { return kind == Kind::wsd || kind == Kind::power; }  // over decay_steps
   static ScheduleOptions read(Deck&, const RunOptions&);
 };
 
@@ -132,6 +143,7 @@ struct OptimizerOptions {
   double weight_decay = 0;                  // for the matrices
   UpdateRules rules;                        // what becomes of updates
   UpdateSchedule schedule;                  // numbers that change with the updates
+  Transfer transfer;                        // of the rates of the deck to the model (schedule.transfer)
   double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                    // q, k, v as one matrix per head
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for elementwise kinds

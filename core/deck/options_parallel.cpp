@@ -238,6 +238,8 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with run.deterministic = false: a calculation need not come out the same again");
   if (parallel.is_async())
     refuse("conflicts with parallel.schedule = \"async-1f1b\": no stage waits for others to compute with it");
+  if (options.train.lookahead.factor > 0)
+    refuse("conflicts with train.lookahead: replicas would compute again before their weights move on");
   const bool replicated = (parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated) ||
                           (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
   const std::optional<MatrixOptions>& matrix = options.optimizer.matrix;

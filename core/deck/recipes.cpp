@@ -80,8 +80,7 @@ RecipeKeys track3_muon(const ModelConfig& model, std::int64_t steps) {
 }
 
 // The fastest entry without averages of weights (record of 2026-06-09, train_gpt_clean_SOTA.py). Its rate falls as
-// min(lr, c (T - t)^1.2), which the straight line of wsd to 0 stands for: the power begins to count 2386 updates before
-// the end of 2900.
+// min(lr, c (T - t)^1.2), where c makes the power count 2386 updates before the end of 2900.
 RecipeKeys track3_soap_muon(const ModelConfig& model, std::int64_t steps) {
   RecipeKeys keys;
   Source set(keys, "modded-nanogpt, track 3, train_gpt_clean_SOTA.py");
@@ -96,7 +95,8 @@ RecipeKeys track3_soap_muon(const ModelConfig& model, std::int64_t steps) {
   // Rates of the embedding and the head: 0.3 and 1/320.
   set("optimizer.group",
       end_groups(model, "lr_multiplier = 30, beta2 = 0.99", fmt::format("lr_multiplier = {}, beta2 = 0.99", 0.3125)));
-  set("schedule.kind", "\"wsd\"")("schedule.lr", "0.0375")("schedule.warmup_steps", "0")("schedule.min_lr_ratio", "0");
+  set("schedule.kind", "\"power\"")("schedule.power", "1.2")("schedule.lr", "0.0375");
+  set("schedule.warmup_steps", "0")("schedule.min_lr_ratio", "0");
   if (steps > 0) set("schedule.decay_steps", std::to_string(share(2386.0 / 2900, steps)));
   return keys;
 }

@@ -51,6 +51,7 @@ class Writer {
 
 // Gives a weight the first range that [model.init] has for its role; 0: zeros.
 void set_range(TensorSpec& spec, const ModelConfig& c, InitRole role) {
+  spec.ends_branch = role == InitRole::o || role == InitRole::down;
   const std::optional<double>& range = c.init[static_cast<std::size_t>(role)];
   if (range && *range == 0) spec.initial = Initial::zeros;
   if (range) spec.initial_range = *range;
@@ -105,7 +106,7 @@ void attention_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   query_norm_specs(out, c, at);
   set_range(out.matrix(at + "o_proj.weight", c.hidden_size, c.query_width(), TensorCut::cols), c, InitRole::o);
   // All ranks hold this bias, and sum its gradient over the gathered rows.
-  if (c.attention_bias) out.vector(at + "o_proj.bias", c.hidden_size, Initial::zeros);
+  if (c.attention_bias) out.vector(at + "o_proj.bias", c.hidden_size, Initial::zeros).ends_branch = true;
 }
 
 void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
@@ -115,7 +116,7 @@ void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   set_range(out.matrix(at + "up_proj.weight", f, d, TensorCut::rows, c.gated()), c, InitRole::up);
   if (bias) out.vector(at + "up_proj.bias", f, Initial::zeros, TensorCut::rows);
   set_range(out.matrix(at + "down_proj.weight", d, f, TensorCut::cols), c, InitRole::down);
-  if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros);
+  if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros).ends_branch = true;
 }
 
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {

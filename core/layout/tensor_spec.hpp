@@ -57,6 +57,7 @@ struct TensorSpec {
   GradientOf gradient_of = GradientOf::own;
   Initial initial = Initial::normal;
   Projection projection = Projection::none;
+  bool ends_branch = false;  // its product is what a branch adds to the residual stream
   bool of_norm =
       false;  // its gradient comes with the input part of its layer's backward pass, others' with the weight part
   // These members are for a part of a weight in another form than dense (core/layout/weight_form.hpp).

@@ -14,10 +14,12 @@ double Schedule::factor(std::int64_t step) const {
   if (o.kind != Kind::constant && o.steps > 0) step = std::min(step, o.steps);
   if (step <= o.warmup_steps)
     return o.warmup_steps == 0 ? 1.0 : static_cast<double>(step) / static_cast<double>(o.warmup_steps);
-  const std::int64_t begin = o.kind == Kind::wsd ? std::max(o.steps - o.decay_steps, o.warmup_steps) : o.warmup_steps;
+  const std::int64_t begin = o.falls_late() ? std::max(o.steps - o.decay_steps, o.warmup_steps) : o.warmup_steps;
   if (o.kind == Kind::constant || step <= begin || o.steps <= begin) return 1.0;
   const double done = static_cast<double>(step - begin) / static_cast<double>(o.steps - begin);  // (0, 1]
-  const double shape = o.kind == Kind::cosine ? 0.5 * (1.0 + std::cos(std::numbers::pi * done)) : 1.0 - done;
+  const double shape = o.kind == Kind::cosine  ? 0.5 * (1.0 + std::cos(std::numbers::pi * done))
+                       : o.kind == Kind::power ? std::pow(1.0 - done, o.power)
+                                               : 1.0 - done;
   return o.min_lr_ratio + (1.0 - o.min_lr_ratio) * shape;
 }
 
@@ -31,7 +33,7 @@ std::string short_run_warning(const RunOptions& run, const ScheduleOptions& sche
         "rate; {}, schedule.warmup_steps=0 leaves the warm-up out",
         run.steps, schedule.warmup_steps, static_cast<double>(run.steps) / static_cast<double>(schedule.warmup_steps),
         help);
-  if (schedule.kind == ScheduleOptions::Kind::wsd && schedule.decay_steps > run.steps - schedule.warmup_steps)
+  if (schedule.falls_late() && schedule.decay_steps > run.steps - schedule.warmup_steps)
     return fmt::format(
         "schedule.warmup_steps = {} and schedule.decay_steps = {} are longer than the run of run.steps = {}; {}, "
         "schedule.decay_steps=0 decays over a fifth of it",

@@ -1,6 +1,7 @@
 // Learning-rate shape: a factor in [0, 1] of each group's own peak. Steps count from 1: `step` is the update being
 // made. Linear warm-up step / warmup_steps; then cosine or linear down to min_lr_ratio at `steps`, or wsd: flat, then
-// linear down over the last decay_steps, or constant. Beyond `steps` it stays at its last value. No Kokkos.
+// linear down over the last decay_steps, or power: the same with that power of the line, or constant. Beyond `steps` it
+// stays at its last value. No Kokkos.
 #pragma once
 #include <string>
 

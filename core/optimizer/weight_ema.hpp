@@ -1,10 +1,9 @@
 // An exponential mean of the weights that a rank owns (train.ema_tau), for evaluation and export. It is state like that
-// of an optimizer: each tensor's lies in checkpoints at "/optimizer/<HF name>/ema", in the shape and the slabs of the
-// weight, so that any layout reads it.
+// of an optimizer, field "ema" (weight_runs.hpp).
 #pragma once
 #include <vector>
 
-#include "core/memory/state_field.hpp"
+#include "core/optimizer/weight_runs.hpp"
 #include "kernels/blas/exec.hpp"
 
 namespace sestina {
@@ -23,18 +22,16 @@ class WeightEma {
   std::vector<StateField> fields() const;
 
  private:
-  struct Run {  // weights that are adjacent, and the place of their means
-    const float* weights;
-    std::size_t at, count;
-  };
-  Vector<const float, Exec> weights_of(const Run& run) const {
+  Vector<const float, Exec> weights_of(const WeightRun& run) const {
     return Vector<const float, Exec>(run.weights, run.count);
   }
-  Vector<float, Exec> means_of(const Run& run) const { return Vector<float, Exec>(means_.data() + run.at, run.count); }
+  Vector<float, Exec> means_of(const WeightRun& run) const {
+    return Vector<float, Exec>(means_.data() + run.at, run.count);
+  }
 
   std::vector<StateField> weights_;
   double tau_;
-  std::vector<Run> runs_;
+  std::vector<WeightRun> runs_;
   Kokkos::View<float*, typename Exec::memory_space> means_;  // of all weights, one after the other
 };
 

@@ -190,6 +190,35 @@ void follow_weights(const Exec& exec, Vector<const A, Exec> weights, double tau,
 }
 
 template <class Exec, class A>
+void look_ahead(const Exec& exec, Vector<A, Exec> weights, double share, Vector<const A, Exec> mean,
+                Vector<A, Exec> kept) {
+  const std::size_t n = weights.extent(0);
+  SESTINA_REQUIRE(mean.extent(0) == n && kept.extent(0) == n, "{} weights, {} and {} others", n, mean.extent(0),
+                  kept.extent(0));
+  const A part = A(share);
+  for_elements(
+      "look_ahead", exec, 1, n, KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+          kept(i) = weights(i);
+          weights(i) += part * mean(i);
+        }
+      });
+}
+
+template <class Exec, class A>
+void follow_displacements(const Exec& exec, Vector<const A, Exec> weights, Vector<const A, Exec> kept, double ema,
+                          Vector<A, Exec> mean) {
+  const std::size_t n = weights.extent(0);
+  SESTINA_REQUIRE(mean.extent(0) == n && kept.extent(0) == n, "{} weights, {} and {} others", n, mean.extent(0),
+                  kept.extent(0));
+  const A keep = A(ema), share = A(1 - ema);
+  for_elements(
+      "follow_displacements", exec, 1, n, KOKKOS_LAMBDA(std::size_t, std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) mean(i) = keep * mean(i) + share * (weights(i) - kept(i));
+      });
+}
+
+template <class Exec, class A>
 void swap_values(const Exec& exec, Vector<A, Exec> x, Vector<A, Exec> y) {
   SESTINA_REQUIRE(x.extent(0) == y.extent(0), "{} and {} values", x.extent(0), y.extent(0));
   for_elements(
@@ -205,6 +234,12 @@ void swap_values(const Exec& exec, Vector<A, Exec> x, Vector<A, Exec> y) {
 #define SESTINA_FOLLOW_WEIGHTS(Exec) \
   template void follow_weights<Exec, float>(const Exec&, Vector<const float, Exec>, double, Vector<float, Exec>);
 SESTINA_INSTANTIATE_SPACES(SESTINA_FOLLOW_WEIGHTS)
+#define SESTINA_LOOK_AHEAD(Exec)                                                                                     \
+  template void look_ahead<Exec, float>(const Exec&, Vector<float, Exec>, double, Vector<const float, Exec>,         \
+                                        Vector<float, Exec>);                                                        \
+  template void follow_displacements<Exec, float>(const Exec&, Vector<const float, Exec>, Vector<const float, Exec>, \
+                                                  double, Vector<float, Exec>);
+SESTINA_INSTANTIATE_SPACES(SESTINA_LOOK_AHEAD)
 #define SESTINA_SWAP_VALUES(Exec, A) template void swap_values<Exec, A>(const Exec&, Vector<A, Exec>, Vector<A, Exec>);
 #define SESTINA_SWAP_SPACES(Exec) SESTINA_SWAP_VALUES(Exec, float) SESTINA_SWAP_VALUES(Exec, double)
 SESTINA_INSTANTIATE_SPACES(SESTINA_SWAP_SPACES)

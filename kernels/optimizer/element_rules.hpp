@@ -66,6 +66,14 @@ void schedule_free(const Exec&, const ScheduleFreeStep&, Vector<const Acc<T>, Ex
 template <class Exec, class A>
 void follow_weights(const Exec&, Vector<const A, Exec> weights, double tau, Vector<A, Exec> mean);
 
+// EMA-Nesterov (arXiv 2605.25395), around an update of weights w (n) with the mean d (n) of their displacements: keeps
+// w and moves it on, w = w + share d; after the update, d = lerp(d, w - kept, 1 - ema).
+template <class Exec, class A>
+void look_ahead(const Exec&, Vector<A, Exec> weights, double share, Vector<const A, Exec> mean, Vector<A, Exec> kept);
+template <class Exec, class A>
+void follow_displacements(const Exec&, Vector<const A, Exec> weights, Vector<const A, Exec> kept, double ema,
+                          Vector<A, Exec> mean);
+
 // Exchanges x (n) and y (n).
 template <class Exec, class A>
 void swap_values(const Exec&, Vector<A, Exec> x, Vector<A, Exec> y);

@@ -56,6 +56,9 @@ TensorSpec largest_shard(const TensorSpec& spec, const PlanInput& input) {
   return local_shape(spec, input.model, input.parallel.tp, 0);
 }
 
+// Returns how often weights go out in a step: with train.lookahead once more, moved on (core/optimizer/lookahead.hpp).
+int times_sent(const PlanInput& input) { return input.train.lookahead.factor > 0 ? 2 : 1; }
+
 // Counts gradients to their owners and weights back, bucket by bucket; where nobody owns a bucket, sums go to all
 // ranks. Weights travel without the gaps between them, as they are computed with: vectors in fp32.
 void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
@@ -73,7 +76,8 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
         bytes += local.is_coded() ? local.rows * local.row_codes()
                                   : local.elements() * (local.is_vector() ? f32_bytes : compute_bytes(input));
       }
-      tally.add("all_gather", "dp", "weights", 1, bytes);
+      const int sent = times_sent(input);
+      tally.add("all_gather", "dp", "weights", sent, sent * bytes);
     }
 }
 
@@ -141,7 +145,8 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
     update_bytes = std::max(update_bytes, updates);
   }
   tally.add("all_to_all", "tp", "whole gradients", groups, gradient_bytes);
-  tally.add("all_to_all", "tp", "updates", groups, update_bytes);
+  const int sent = times_sent(input);
+  tally.add("all_to_all", "tp", "updates", sent * groups, sent * update_bytes);
   if (replicas_drift(input.parallel, input.optimizer)) {  // a flag for each group with matrices that were made equal
     std::int64_t most = 0;
     for (int rank = 0; rank < input.parallel.dp; ++rank)

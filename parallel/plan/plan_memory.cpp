@@ -253,10 +253,11 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   PagedBytes paged;  // bytes of all matrices
   std::size_t job = 0;
   const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
-  const bool means = o.train.ema_tau > 0;
+  const bool means = o.train.ema_tau > 0, looks_ahead = o.train.lookahead.factor > 0;
+  const std::size_t saved_of_weight = (means ? 1 : 0) + (looks_ahead ? 1 : 0), kept_of_weight = looks_ahead ? 1 : 0;
   const auto add_state = [&](std::size_t bytes, std::int64_t elements, std::size_t master) {
-    const std::size_t weights = master * s.width.accumulate, state = bytes + (means ? weights : 0);
-    memory.size.optimizer += state;
+    const std::size_t weights = master * s.width.accumulate, state = bytes + saved_of_weight * weights;
+    memory.size.optimizer += state + kept_of_weight * weights;
     memory.size.parameters += elements;
     memory.saved += state + weights;
   };

@@ -50,6 +50,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       groups.tensor, stage.norm().nonfinite());
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
+  if (input.train.lookahead.factor > 0)
+    lookahead_ = std::make_unique<Lookahead<Exec>>(exec, model_fields(), input.train.lookahead);
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
 }
@@ -231,7 +233,35 @@ std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
     for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
   if (ema_)
     for (StateField& field : ema_->fields()) fields.push_back(std::move(field));
+  if (lookahead_)
+    for (StateField& field : lookahead_->fields()) fields.push_back(std::move(field));
   return fields;
+}
+
+// Weights of the last update that are under way arrive before their owners move them.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::look_ahead(std::int64_t t, double factor) {
+  if (!lookahead_) return;
+  const bool moves = lookahead_->moves(t);
+  if (moves) finish_gather();
+  lookahead_->begin(exec_, t, factor);
+  if (moves) send_weights();
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::look_back() {
+  if (!lookahead_) return;
+  finish_gather();
+  if (lookahead_->withdraw(exec_)) send_weights();
+}
+
+// Sends master weights that were written on all ranks, rounded, to those that compute with them.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::send_weights() {
+  stage_.weights_changed();
+  if (is_host<Exec>) exec_.fence("weights");
+  homes_.publish();
+  gather_.start();
 }
 
 template <class Exec, class T>

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/optimizer/lookahead.hpp"
 #include "core/optimizer/methods/sharded_muon.hpp"
 #include "core/optimizer/weight_ema.hpp"
 #include "core/stage.hpp"
@@ -39,8 +40,12 @@ class StageExchanges {
   std::span<const double> sum(std::span<double> losses, const BatchShare& mine);
   void update(std::int64_t t, double factor, double gradient_scale);
   void follow_weights(std::int64_t t) {  // called after update t, withheld or not
+    if (lookahead_) lookahead_->end(exec_, t);
     if (ema_) ema_->follow(exec_, t);
   }
+  // Called before the passes of update t, and where it is refused: moves weights on, and back; their owners send them.
+  void look_ahead(std::int64_t t, double factor);
+  void look_back();
   void start_averages();
   // Returns the records of this rank's tensors, with measures where the last update was measured and is not forgotten.
   std::vector<UpdateRecord> update_records() const;
@@ -69,6 +74,7 @@ class StageExchanges {
   StageExchangeCount count() const;
 
  private:
+  void send_weights();
   void sum_over_shards();
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
@@ -86,6 +92,7 @@ class StageExchanges {
   MatrixHomes<Exec, T> homes_;
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   std::unique_ptr<WeightEma<Exec>> ema_;           // null: train.ema_tau = 0
+  std::unique_ptr<Lookahead<Exec>> lookahead_;     // null: train.lookahead.factor = 0
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
   bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them

@@ -19,6 +19,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
  public:
   StageRun(const Exec&, const StageParts&, const RankParts&, const typename Base::Shared&);
 
+  void look_ahead(std::int64_t t, double factor) override { exchanges_.look_ahead(t, factor); }
+  void look_back() override { exchanges_.look_back(); }
   void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) override;
   void start_receive(PipelineReceive::What, std::int64_t micro) override;
   void forward(std::int64_t micro) override;

@@ -13,10 +13,14 @@ Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const
   factor_ = factor;
   exchange_.mine().clear();
   std::fill(whole_.begin(), whole_.end(), 0.0);
+  for (auto& run : runs_) run->look_ahead(t, factor);
   if (updates_in_passes_) run_ahead(batches);
   expect_messages();
   compute_fresh();
-  if (!run_actions(batches, interrupted)) return {.dropped = true};
+  if (!run_actions(batches, interrupted)) {
+    withdraw();
+    return {.dropped = true};
+  }
   first_micro_ += pipe_.micros;
   clock_.end(Phase::forward_backward);
   if (!updates_in_passes_)
@@ -174,6 +178,10 @@ ClipScales Executor::clip_scales(const PipelineStage& run, double clip, std::opt
 void Executor::update() {
   const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
   for (auto& run : runs_) run->update(t_, factor_, clip_scales(*run, clip, std::nullopt));
+}
+
+void Executor::withdraw() {
+  for (auto& run : runs_) run->look_back();
 }
 
 // Updates a stage by itself without asking other ranks. A gradient that is not finite changes only the count of

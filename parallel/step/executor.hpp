@@ -61,7 +61,8 @@ class Executor : public Evaluator {
   // Runs the passes of update number t, at a factor of the peak learning rates. interrupted is asked between
   // micro-batches on one rank with one stage; where it returns true the step is dropped.
   Passes backward(std::int64_t t, double factor, Batches&, const std::function<bool()>& interrupted = {});
-  void update();  // called where backward() gave sums
+  void update();    // called where backward() gave sums
+  void withdraw();  // called in its place: this update is not made
   // Tells all ranks of this step: sums where they are not known, and these parts of report(), which is filled in
   // before. Returns the steps of which all ranks have told, this one or that of lag() updates before; they are valid
   // until the next call. It is called once for each step, in the same order on all ranks.

@@ -92,6 +92,10 @@ struct StageExchangeCount {
 // in a step; those with which a run begins and goes on; those by which the stage tells of itself.
 class PipelineStage : public virtual ForwardStage {
  public:
+  // Called before the passes of update t, at a factor of the peak learning rates: with train.lookahead the weights move
+  // on, and look_back undoes that where the update is refused.
+  virtual void look_ahead(std::int64_t t, double factor) = 0;
+  virtual void look_back() = 0;
   // Says what the actions of an update will receive, whose first micro-batch is `first`: activations of micro-batches
   // begin to end - 1, and gradients of each of the update's.
   virtual void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) = 0;

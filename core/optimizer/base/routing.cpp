@@ -10,6 +10,7 @@
 
 #include "core/deck/deck.hpp"
 #include "core/memory/blocks.hpp"
+#include "core/optimizer/base/transfer_factors.hpp"
 
 namespace sestina {
 
@@ -62,7 +63,9 @@ TensorRates rates_of(const TensorSpec& spec, const OptimizerOptions& options) {
     rates.beta2 = group.beta2.value_or(rates.beta2);
     rates.eps = group.eps.value_or(rates.eps);
   }
-  rates.lr *= multiplier * spec.lr_factor;
+  const TransferFactors transfer = transfer_factors(options.transfer, spec, matrix);
+  rates.lr *= multiplier * spec.lr_factor * transfer.lr;
+  rates.weight_decay *= transfer.decay;
   if (spec.never_decays) rates.weight_decay = 0;
   return rates;
 }

@@ -62,6 +62,7 @@ MatrixKind adam_kind() {
     return std::vector<FieldSize>{
         {"momentum", DType::f32, rows, cols}, {"second_moment", DType::f32, rows, cols}, {"updates", DType::i64, 1, 1}};
   };
+  kind.width_power = [](const MatrixOptions&) { return std::optional(1.0); };
   return kind;
 }
 

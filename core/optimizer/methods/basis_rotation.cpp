@@ -81,6 +81,7 @@ MatrixKind basis_rotation_kind() {
   kind.max_dim = [](const MatrixOptions& options) { return options.as<Keys>().max_dim; };
   kind.checks = {require_whole_sides};
   kind.stated_flops = stated_rotation;
+  kind.width_power = [](const MatrixOptions&) { return std::optional(0.5); };
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {  // rotations, and a factor
     const auto& o = options.as<Keys>();
     const double products = (has_factors(o) ? 1 : 0) + rotation_products(keeps_rotated(o));

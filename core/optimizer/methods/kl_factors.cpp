@@ -157,6 +157,7 @@ void fill_kl_kind(MatrixKind& kind, bool second_moment) {
   kind.refresh_every = 10;
   kind.state = second_moment ? kl_fields<true> : kl_fields<false>;
   kind.keeps_skew = [](const MatrixOptions&) { return true; };
+  kind.width_power = [](const MatrixOptions&) { return std::optional(0.5); };
 }
 
 UpdateWork kl_work(BasisForm first, std::int64_t rows, std::int64_t cols, double per_product) {

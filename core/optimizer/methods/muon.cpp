@@ -28,6 +28,11 @@ double shape_scale(MuonOptions::Scale scale, double m, double n) {
 
 }  // namespace
 
+double width_power(MuonOptions::Scale scale) {
+  using Scale = MuonOptions::Scale;
+  return scale == Scale::match_rms_adamw || scale == Scale::spectral ? 0.5 : 0;
+}
+
 void MuonOptions::fields(OptionFields& f) {
   f.number("momentum", momentum, below_one);
   f.choice("momentum_form", momentum_form, {"ema", "sum"});
@@ -223,6 +228,13 @@ MatrixKind muon_kind(const char* name) {
   };
   kind.newton_schulz = [](const MatrixOptions& options) {
     return static_cast<std::int64_t>(newton_schulz_steps(options.as<KeysOf<V>>()).size());
+  };
+  kind.width_power = [](const MatrixOptions& options) {
+    const auto& o = options.as<KeysOf<V>>();
+    if constexpr (V == Variant::muon)
+      return std::optional(width_power(o.scale));
+    else  // without its norm the direction has an RMS of 1
+      return std::optional(width_power(o.scale) + (o.keep_norm ? 0 : 0.5));
   };
   kind.checks = {[](Deck& deck, Options& options) {
     check_newton_schulz(deck, options, std::any_cast<KeysOf<V>&>(options.optimizer.matrix->keys));

@@ -35,6 +35,10 @@ struct MuonOptions {
   void fields(OptionFields&);
 };
 
+// Returns the power of the width with which the spectral norm of an update grows: 0 where it is that of a matrix of
+// unit RMS norm, whose sides grow together.
+double width_power(MuonOptions::Scale);
+
 // The rule of a matrix: the momentum, then scale * NS(u) (Newton-Schulz).
 struct MuonRule {
   double momentum = 0;

@@ -394,6 +394,9 @@ MatrixKind shampoo_kind() {
   kind.state = shampoo_state;
   kind.stated_flops = stated_roots;
   kind.work = shampoo_work;
+  kind.width_power = [](const MatrixOptions& options) {  // other sizes depend on those of gradients
+    return options.as<ShampooOptions>().grafts_by_moment() ? std::optional(0.5) : std::nullopt;
+  };
   kind.refresh_needs = shampoo_needs;
   kind.refresh_always = [](MatrixOptions& options) {
     auto keys = options.as<ShampooOptions>();

@@ -73,6 +73,7 @@ MatrixKind soap_kind() {
   kind.max_dim = [](const MatrixOptions& options) { return options.as<SoapOptions>().max_dim; };
   kind.stated_flops = stated_rotation;
   kind.work = soap_work;
+  kind.width_power = [](const MatrixOptions&) { return std::optional(0.5); };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return RotatedAdam<Serial>::refresh_needs(options, soap_rule(options), rows, cols);
   };

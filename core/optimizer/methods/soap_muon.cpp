@@ -171,6 +171,9 @@ MatrixKind soap_muon_kind() {
   // Newton-Schulz, whose polynomial is odd, keeps what SOAP keeps; rows that are scaled alone are not skew.
   kind.keeps_skew = [](const MatrixOptions& options) { return !options.as<SoapMuonKeys>().row_equilibration; };
   kind.max_dim = [](const MatrixOptions& options) { return options.as<SoapMuonKeys>().max_dim; };
+  kind.width_power = [](const MatrixOptions& options) {
+    return std::optional(width_power(options.as<SoapMuonKeys>().scale));
+  };
   kind.checks = {[](Deck& deck, Options& options) {
     check_newton_schulz(deck, options, std::any_cast<SoapMuonKeys&>(options.optimizer.matrix->keys));
   }};

@@ -12,6 +12,7 @@
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
 #include "app/train/step_report.hpp"
+#include "app/verbs/run_size.hpp"
 #include "core/deck/deck.hpp"
 #include "core/layout/tensor_spec.hpp"
 
@@ -257,7 +258,41 @@ TEST(FrontDoor, InitWritesADeckThatIsValid) {
   EXPECT_EQ(options.data.source.at(0).path, folder / "a.jsonl");
   EXPECT_TRUE(options.data.source[0].format == DataSource::Format::jsonl);
   EXPECT_GE(options.train.micro_batch, 1);
+  const RunSize size = size_of_run(7.3e6, 14 / 4.0, options.data.sequence_length, 256);
+  EXPECT_EQ(options.train.global_batch, size.batch);
+  EXPECT_EQ(options.run.steps, size.steps);
+  EXPECT_EQ(options.schedule.lr, size.lr);
+  EXPECT_EQ(options.optimizer.weight_decay, size.weight_decay);
   expect_error(ExitCode::cannot_create, {"mine.toml"}, [&] { run_init(arguments); });
+}
+
+// The rules by hand. At 12 tokens for each of nanochat's 110.1 M weights the batch is its 2^19 tokens, the rate
+// 1e-3 (2^19 / 8192)^1/2 (256 / 768)^1/2 = 4.6e-3, the decay 0.1 8 8.192e6 / 1.32e9 = 0.005, and so 0.01.
+TEST(FrontDoor, InitFollowsTheRulesForBatchRateAndDecay) {
+  const RunSize contest = size_of_run(110.1e6, 1e12, 1024, 768);
+  EXPECT_EQ(contest.batch, 512);
+  EXPECT_EQ(contest.steps, 2520);
+  EXPECT_NEAR(contest.lr, 4.6e-3, 1e-9);
+  EXPECT_EQ(contest.weight_decay, 0.01);
+  EXPECT_STREQ(contest.limit, "12 for each weight in products");
+  // Twice the tokens: 2^0.383 = 1.3 of the batch, the same power of two; so twice the updates.
+  EXPECT_EQ(size_of_run(220.2e6, 1e12, 1024, 768).batch, 512);
+  EXPECT_EQ(size_of_run(220.2e6, 1e12, 1024, 768).steps, 5040);
+  // 4 x 2.048e6 tokens: 1000 updates of 32 sequences of 256, where rate and decay are what they are said to be.
+  const RunSize usual = size_of_run(8e6, 2.048e6, 256, 256);
+  EXPECT_EQ(usual.batch, 32);
+  EXPECT_EQ(usual.steps, 1000);
+  EXPECT_NEAR(usual.lr, 1e-3, 1e-12);
+  EXPECT_NEAR(usual.weight_decay, 0.1, 1e-12);
+  EXPECT_STREQ(usual.limit, "the text four times");
+  // A quarter of the text: 8 sequences, half of the rate, twice the decay; with less the run stays as long.
+  const RunSize little = size_of_run(8e6, 0.512e6, 256, 256);
+  EXPECT_EQ(little.batch, 8);
+  EXPECT_NEAR(little.lr, 5e-4, 1e-12);
+  EXPECT_NEAR(little.weight_decay, 0.2, 1e-12);
+  EXPECT_EQ(size_of_run(8e6, 100, 256, 256).steps, 1000);
+  EXPECT_STREQ(size_of_run(8e6, 100, 256, 256).limit, "1000 updates of 8 sequences");
+  EXPECT_STREQ(size_of_run(8e6, 0, 256, 256).limit, "1000 updates of 32 sequences");
 }
 
 // 100 kB are some 25,000 tokens: two batches of 32 x 256, not of 32 x 512.

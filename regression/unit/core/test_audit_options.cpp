@@ -32,6 +32,7 @@ TEST(AuditOptions, SayWhatCannotBeAudited) {
     EXPECT_NE(error.find("run.audit_every: conflicts with " + why), std::string::npos) << error;
   };
   refused("", "", "run.deterministic = false");
+  refused(deterministic, "[train.lookahead]\nfactor = 0.3\n", "train.lookahead");
   refused(deterministic, "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n", "parallel.schedule = \"async-1f1b\"");
   const std::string eager =
       "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nstaleness = 2\nvisibility = \"eager\"\n";

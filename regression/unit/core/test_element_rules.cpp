@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "core/optimizer/lookahead.hpp"
 #include "core/optimizer/methods/adamw.hpp"
 #include "core/optimizer/weight_ema.hpp"
 #include "regression/unit/core/options_rig.hpp"
@@ -229,6 +230,55 @@ TYPED_TEST(ElementRuleOf, MeanOfWeightsIsThatOfALoop) {
   expect_values(now);
 }
 
+// EMA-Nesterov (arXiv 2605.25395) around an update that depends on the weights from which it steps, in double: moves in
+// updates 3 to 6 of 8, the rate falling meanwhile; update 5 is first refused, and leaves nothing.
+TYPED_TEST(ElementRuleOf, LookaheadIsThePublishedRule) {
+  using View = Kokkos::View<float*, typename TypeParam::memory_space>;
+  constexpr std::size_t n = 30;
+  const View weights("weights", n);
+  reference::Array now(1, n);
+  for (std::size_t i = 0; i < n; ++i) now(0, i) = static_cast<float>(element_weight(i));
+  reference::set_values(weights, now);
+  StateField field;
+  field.path = "/model/a";
+  field.shape = {n};
+  field.row_end = n;
+  field.data = weights.data();
+  Lookahead<TypeParam> lookahead(TypeParam{}, {field}, {.factor = 0.5, .ema = 0.75, .from = 2, .until = 6});
+  const auto update = [](double w, std::size_t i, std::int64_t t) { return 0.9 * w - 0.1 * element_gradient(i, t); };
+  std::vector<double> w = now.values, mean(n);
+  for (std::int64_t t = 1; t <= 8; ++t) {
+    const double rate = 1 - 0.1 * static_cast<double>(t);
+    if (t == 5) {
+      const std::vector<double> before = reference::values_of(weights).values;
+      lookahead.begin(TypeParam{}, t, rate);
+      EXPECT_NE(reference::values_of(weights).values, before);
+      EXPECT_TRUE(lookahead.withdraw(TypeParam{}));
+      EXPECT_EQ(reference::values_of(weights).values, before);
+      EXPECT_FALSE(lookahead.withdraw(TypeParam{}));
+    }
+    lookahead.begin(TypeParam{}, t, rate);
+    now = reference::values_of(weights);
+    for (std::size_t i = 0; i < n; ++i) now(0, i) = static_cast<float>(update(now(0, i), i, t));
+    reference::set_values(weights, now);
+    lookahead.end(TypeParam{}, t);
+    const double b = t > 2 && t <= 6 ? 0.5 * rate : 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double after = update(w[i] + b * mean[i], i, t);
+      if (t <= 6) mean[i] = 0.75 * mean[i] + 0.25 * (after - w[i]);
+      w[i] = after;
+    }
+    const std::vector<double> got = reference::values_of(weights).values;
+    // A few roundings of weights of size 1 in an update; moves carry those of the means on.
+    const double allowed = 8 * static_cast<double>(t) * std::numeric_limits<float>::epsilon();
+    for (std::size_t i = 0; i < n; ++i) ASSERT_NEAR(got[i], w[i], allowed) << i << ", update " << t;
+  }
+  const StateField kept = lookahead.fields().front();
+  EXPECT_EQ(kept.path, "/optimizer/a/displacement");
+  const View means(const_cast<float*>(static_cast<const float*>(kept.data)), n);
+  for (std::size_t i = 0; i < n; ++i) ASSERT_NEAR(reference::values_of(means)(0, i), mean[i], 1e-6) << i;
+}
+
 // What a deck says of the rules.
 
 TEST(ElementOptions, EachRuleHasItsKeysAndDefaults) {
@@ -280,7 +330,29 @@ TEST(ElementOptions, WhatARuleCannotDoIsRefusedWithTheReason) {
   expect_error(free + "[model.linear]\nform = \"lora\"\n", "average of the parts of a weight");
   expect_error("[train]\nema_tau = 10\n[model.linear]\nform = \"lora\"\n", "train.ema_tau");
   expect_error("[train]\nema_tau = 0.5\n", "train.ema_tau");
+  const std::string ahead = "[train]\nlookahead = {factor = 0.3}\n";
+  expect_error(ahead + "[model.linear]\nform = \"lora\"\n", "parts of a weight that move on by themselves");
+  expect_error(ahead + free, "takes gradients at a point of its own");
+  expect_error(ahead + "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n", "asynchronous pipeline");
+  expect_error(ahead + "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nvisibility = \"eager\"\n" +
+                   "[parallel]\ndp = 2\npartition = \"replicated\"\n",
+               "displacements of their own");
   EXPECT_EQ(read(lion + "cautious = true\ndecay_schedule = \"rate\"\n[train]\nema_tau = 10\n").train.ema_tau, 10);
+}
+
+// As the paper's contest entry has it: a rate of 0.3, moves from update 301 on, over two thirds of the run.
+TEST(ElementOptions, LookaheadHasTheNumbersOfItsSource) {
+  const LookaheadOptions off = read("[run]\nsteps = 3000\n").train.lookahead;
+  EXPECT_EQ(off.factor, 0);
+  EXPECT_EQ(off.ema, 0.99);
+  EXPECT_EQ(off.from, 300);
+  EXPECT_EQ(off.until, 2000);
+  const LookaheadOptions on =
+      read("[run]\nsteps = 3000\n[schedule]\nsteps = 600\n[train.lookahead]\nfactor = 0.6\nfrom = 30\n")
+          .train.lookahead;
+  EXPECT_EQ(on.factor, 0.6);
+  EXPECT_EQ(on.from, 30);
+  EXPECT_EQ(on.until, 400);
 }
 
 // A group of matrices alone has no use for the numbers of the elementwise rule; with another tensor, or with a rule for

@@ -86,6 +86,15 @@ TEST(Recipes, NumbersOfNanochat) {
   EXPECT_NEAR(*o.schedule.momentum_at(201), 0.91, 1e-15);
 }
 
+// min(lr, c (T - t)^1.2), where the two meet 2386 updates before the end of 2900: here of 1000.
+TEST(Recipes, ScheduleOfTheSoapMuonEntry) {
+  const ScheduleOptions schedule = ReadDeck(recipe_text("track3-soap-muon")).options.schedule;
+  EXPECT_EQ(schedule.kind, ScheduleOptions::Kind::power);
+  EXPECT_EQ(schedule.power, 1.2);
+  EXPECT_EQ(schedule.decay_steps, 823);
+  EXPECT_EQ(schedule.min_lr_ratio, 0);
+}
+
 TEST(Recipes, TiedHeadsHaveNoGroupOfTheirOwn) {
   EXPECT_EQ(ReadDeck(recipe_text("track3-muon")).options.optimizer.group.size(), 2u);
   EXPECT_EQ(ReadDeck(recipe_text("track3-muon"), {"model.tie_word_embeddings=true"}).options.optimizer.group.size(),

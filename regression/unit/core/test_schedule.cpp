@@ -22,7 +22,7 @@ constexpr double rounding = 1e-15;
 
 TEST(Schedule, WarmsUpLinearlyFromTheFirstStep) {
   using Kind = ScheduleOptions::Kind;
-  for (const Kind kind : {Kind::cosine, Kind::linear, Kind::wsd, Kind::constant})
+  for (const Kind kind : {Kind::cosine, Kind::linear, Kind::wsd, Kind::power, Kind::constant})
     for (int step = 1; step <= 5; ++step) EXPECT_DOUBLE_EQ(Schedule(options(kind)).factor(step), step / 5.0);
 }
 
@@ -49,6 +49,19 @@ TEST(Schedule, WsdIsFlatThenDecaysOverTheLastSteps) {
   for (int step = 5; step <= 20; ++step) EXPECT_EQ(schedule.factor(step), 1.0);
   EXPECT_NEAR(schedule.factor(25), 1 - 0.9 * 0.5, rounding);
   EXPECT_NEAR(schedule.factor(30), 0.1, rounding);
+}
+
+// PowerCool of modded-nanogpt, min(lr, c (T - t)^1.2), with c so that the two meet 10 updates before the end.
+TEST(Schedule, PowerFallsAsThePublishedRule) {
+  auto o = options(ScheduleOptions::Kind::power);
+  o.min_lr_ratio = 0;
+  const double c = 1 / std::pow(10.0, 1.2);
+  for (int step = 5; step <= 30; ++step)
+    EXPECT_NEAR(Schedule(o).factor(step), std::min(1.0, c * std::pow(30.0 - step, 1.2)), rounding) << step;
+  o.min_lr_ratio = 0.1;
+  EXPECT_NEAR(Schedule(o).factor(25), 0.1 + 0.9 * std::pow(0.5, 1.2), rounding);
+  o.power = 2;
+  EXPECT_NEAR(Schedule(o).factor(25), 0.1 + 0.9 * 0.25, rounding);
 }
 
 TEST(Schedule, ConstantStaysAndNoWarmUpStartsAtThePeak) {

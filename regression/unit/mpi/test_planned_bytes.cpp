@@ -51,6 +51,8 @@ class Ledger {
                                                                {"slow_momentum", "optimizer"},
                                                                {"average", "optimizer"},
                                                                {"ema", "optimizer"},
+                                                               {"displacements", "optimizer"},
+                                                               {"kept_weights", "optimizer"},
                                                                {"matrix_state", "optimizer"},
                                                                {"activations", "activations"},
                                                                {"kept_gradients", "activations"},
@@ -208,6 +210,9 @@ TEST(PlannedBytes, OfMeansOfWeights) {
       TrainingCase run = grid_case(kind, tp);
       run.options.train.ema_tau = 10;
       largest.add(compare(run, fmt::format("{} with a mean, tp {}", kind, tp)));
+      if (run.options.optimizer.adamw.averages()) continue;
+      run.options.train.lookahead = {.factor = 0.3, .from = 0, .until = 100};
+      largest.add(compare(run, fmt::format("{} that looks ahead, tp {}", kind, tp)));
     }
 }
 

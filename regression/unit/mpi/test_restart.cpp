@@ -41,12 +41,13 @@ class SharedFolder {
   std::string path_;
 };
 
-// Kinds of optimizers, and forms of weights and a mean of the weights next to them.
+// Kinds of optimizers, and forms of weights, a mean of the weights and that of their displacements next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
   const bool formed = kind == "lora" || kind == "poet-x";
-  const bool mean = kind == "ema";
-  TrainingCase run = training_case(formed ? "adamw" : mean ? "muon" : kind);
+  const bool mean = kind == "ema", ahead = kind == "lookahead";
+  TrainingCase run = training_case(formed ? "adamw" : mean || ahead ? "muon" : kind);
   if (mean) run.options.train.ema_tau = 3;
+  if (ahead) run.options.train.lookahead = {.factor = 0.5, .from = 2, .until = 10};
   if (formed) {
     LinearOptions& linear = run.options.model.linear;
     linear.form = kind;
@@ -124,7 +125,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind_without_tp();
-  kinds.insert(kinds.end(), {"lora", "poet-x", "ema"});
+  kinds.insert(kinds.end(), {"lora", "poet-x", "ema", "lookahead"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};

@@ -25,6 +25,8 @@ class NotedStage final : public PipelineStage {
   const StagePlace& place() const override { return place_; }
   const StagePlan& plan() const override { return plan_; }
   void load(std::int64_t micro, const BatchView&) override { note("load {}", micro); }
+  void look_ahead(std::int64_t, double) override {}
+  void look_back() override { note("look back"); }
   void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) override {
     note("expect {} {} {}", first, begin, end);
   }

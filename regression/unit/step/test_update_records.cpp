@@ -121,6 +121,8 @@ class ForgetfulStage final : public PipelineStage {
   void copy_from_host(const StateField& field, const void* host) const override { stage_->copy_from_host(field, host); }
   void time_products(bool on) override { stage_->time_products(on); }
   ProductCount take_products() override { return stage_->take_products(); }
+  void look_ahead(std::int64_t t, double factor) override { stage_->look_ahead(t, factor); }
+  void look_back() override { stage_->look_back(); }
   void expect_messages(std::int64_t first, std::int64_t begin, std::int64_t end) override {
     stage_->expect_messages(first, begin, end);
   }
