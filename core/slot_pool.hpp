@@ -67,6 +67,7 @@ class SlotPool {
     for (int i = 0; i < std::max(places, 1); ++i) slots_.push_back(make());
   }
   Slot& of(std::int64_t micro) { return slots_[static_cast<std::size_t>(micro) % slots_.size()]; }
+  std::vector<Slot>& all() { return slots_; }
   const Slot& of(std::int64_t micro) const { return slots_[static_cast<std::size_t>(micro) % slots_.size()]; }
 
  private:

@@ -93,11 +93,15 @@ template <class Exec, class T>
 Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
   Activations<Exec, T> slot = model_.make_slot();
   if (split) slot.split_backward(part(), options_.micro_batch, options_.sequence);
-  if (!qk_clip_) return slot;
+  return slot;
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::watch_scores(Activations<Exec, T>& slot) const {
+  if (!qk_clip_) return;
   const int heads = static_cast<int>(model_.config().num_attention_heads);
   for (std::size_t i = 0; i < slot.layers.size(); ++i)
     slot.layers[i].largest_score = qk_clip_->scores(range().begin + static_cast<int>(i), part().tp_rank * heads, heads);
-  return slot;
 }
 
 template <class Exec, class T>

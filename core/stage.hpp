@@ -30,8 +30,9 @@ class Stage {
                       const std::shared_ptr<RefreshWorkers>& workers = {});
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
-  // Makes a slot whose largest scores go to the clip, where there is one. split: for backward passes in two parts.
-  Activations<Exec, T> make_slot(bool split = false) const;
+  Activations<Exec, T> make_slot(bool split = false) const;  // split: for backward passes in two parts
+  // Lets passes in the slot leave their largest attention scores with the clip, where make_optimizer() made one.
+  void watch_scores(Activations<Exec, T>& slot) const;
   // Runs from the slot's input (the first stage: tokens) to its output. first_key: empty, or as
   // kernels/model/attention.hpp.
   void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,

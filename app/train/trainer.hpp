@@ -89,6 +89,7 @@ class Trainer final {
   StepOutcome hold_spike(const StepSums&);     // before an update that can be held back
   StepOutcome compute_again(const StepSums&);  // what to do with the update then
   void watch_finished(const FinishedStep&);    // after it
+  void tell(const char* event, const std::string& what, std::int64_t step);
   void note_spike(std::int64_t update, const Spike&, bool made);
   bool find_rollback(const Spike&);     // sets rollback_; false without a checkpoint; collective
   std::string newest_own_checkpoint();  // verified; on the first rank

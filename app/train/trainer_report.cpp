@@ -31,6 +31,7 @@ void Trainer::fill_report(RankReport& mine) {
     refreshes.workers += spent.workers;
     const RefreshAges of_stage = optimizer.refresh_ages();
     ages.add(of_stage);
+    mine.scores.add({executor_.run(i).largest_score()});
     if (mine.ages.empty()) continue;
     const int stage = executor_.stage_number(i);
     mine.ages[static_cast<std::size_t>(stage)] = {static_cast<double>(of_stage.max), static_cast<double>(of_stage.sum),
@@ -81,12 +82,7 @@ void Trainer::report(const FinishedStep& step) {
 // A rank that stays slow is told once.
 void Trainer::tell_slow_rank(std::int64_t step) {
   const std::optional<SlowRank> slow = pace_.take();
-  if (slow && slow->rank != slow_rank_ && runtime_.is_first()) {
-    report_.clear_bar();
-    const std::string what = to_text(*slow);
-    spdlog::warn("step {:>6}  slow: {}", step, what);
-    metrics_.event(step, "slow_rank", what);
-  }
+  if (slow && slow->rank != slow_rank_) tell("slow_rank", to_text(*slow), step);
   slow_rank_ = slow ? slow->rank : -1;
 }
 

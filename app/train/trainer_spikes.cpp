@@ -22,12 +22,18 @@ bool holds_updates(const RunOptions& run) {
 
 }  // namespace
 
+// All ranks know it: the first one says it.
+void Trainer::tell(const char* event, const std::string& what, std::int64_t step) {
+  if (!runtime_.is_first()) return;
+  report_.clear_bar();
+  spdlog::warn("{}: {}", event, what);
+  metrics_.event(step, event, what);
+}
+
 void Trainer::note_spike(std::int64_t update, const Spike& spike, bool made) {
   const std::string what = fmt::format("{} {:.6g} in step {} is above {:.6g}, the bound of the last {} updates",
                                        spike.name, spike.value, update, spike.bound, options_.run.spike_window);
-  report_.clear_bar();
-  spdlog::warn("spike: {}", what);
-  metrics_.event(made ? update : update - 1, "spike", what);
+  tell("spike", what, made ? update : update - 1);
 }
 
 // Returns `updated` where the update is to be made.
@@ -59,8 +65,7 @@ StepOutcome Trainer::compute_again(const StepSums& first) {
                  "step {} comes out differently when it is computed again: loss {:.9g} and grad_norm {:.9g}, they "
                  "were {:.9g} and {:.9g}; it is made of the second ones",
                  step_ + 1, loss_, passes.sums->norm, loss, first.norm);
-  spdlog::warn("{}", what);
-  metrics_.event(step_, "recompute", what);
+  tell("recompute", what, step_);
   return finite(step_ + 1, loss_, passes.sums->norm) ? StepOutcome::updated : StepOutcome::refused;
 }
 
@@ -106,7 +111,7 @@ bool Trainer::find_rollback(const Spike& spike) {
   runtime_.world().broadcast(facts, sizeof facts, 0);
   runtime_.set_timeout(options_.run.abort_timeout);
   if (back.checkpoint.empty()) {
-    spdlog::warn("no checkpoint to go back to yet: the run goes on");
+    if (runtime_.is_first()) spdlog::warn("no checkpoint to go back to yet: the run goes on");
     return false;
   }
   if (static_cast<int>(left_out_.size()) >= options_.run.max_rollbacks)
@@ -119,8 +124,7 @@ bool Trainer::find_rollback(const Spike& spike) {
   const std::string what =
       fmt::format("from step {} to step {}, samples {} to {} are left out ({} of at most {})", step_, back.step, first,
                   sample_ - 1, back.left_out.size(), options_.run.max_rollbacks);
-  spdlog::warn("rollback: {}", what);
-  metrics_.event(step_, "rollback", what);
+  tell("rollback", what, step_);
   rollback_ = std::move(back);
   return true;
 }

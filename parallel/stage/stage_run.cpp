@@ -17,6 +17,7 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
       own_output_(slots_.of(0).output),
       hooks_(*this, rank.trace),
       drift_every_(rank.input.parallel.is_async() ? rank.input.metrics_every : 0) {
+  for (Activations<Exec, T>& slot : slots_.all()) stage_.watch_scores(slot);
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
 }

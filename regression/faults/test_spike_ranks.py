@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from sestina import DIVERGED, MICRO, STOPPED_SAVED, TERM
+from sestina import DIVERGED, KILL, MICRO, STOPPED_SAVED, TERM
 from test_spikes import BACK, SpikeCase, WATCHED
 
 
@@ -18,6 +18,19 @@ class SpikesOfRanks(SpikeCase):
             output = self.train_ranks(2, run, *keys)
             self.assertIn("from step 35 to step 30, samples 120 to 143 are left out", output)
             self.assertEqual(sorted(self.losses(run)), list(range(1, 46)))
+
+    def test_45_a_rank_killed_after_a_rollback(self):
+        """The ranks that come back go back again, to the bits of ranks that were never killed."""
+        self.spoil(136)
+        keys = (*BACK, *MICRO, "parallel.dp=2", "run.steps=250", "checkpoint.every=20", "run.abort_timeout=5")
+        self.train_ranks(2, "whole", *keys)
+        child = self.start_ranks(2, *self.train_arguments("killed", *keys))
+        processes = self.rank_processes(child, 2)
+        self.wait_for(lambda: self.events("killed", "rollback"), child, 60)
+        os.kill(processes[1], KILL)
+        self.finish(child)
+        self.train_ranks(2, "killed", "-r", "auto", *keys)
+        self.assert_same_run("whole", "killed", 250)
 
     def test_45_computed_again(self):
         self.spoil(36)
@@ -54,7 +67,7 @@ class SpikesOfRanks(SpikeCase):
                 break
         os.kill(processes[0], TERM)
         _, output = self.finish(child, STOPPED_SAVED)
-        self.assertRegex(output, r"slow: rank 1 computes [0-9.e+]+ times as long as the median of the ranks: \S+ s of an update, not \S+ s, over 10 updates")
+        self.assertRegex(output, r"slow_rank: rank 1 computes [0-9.e+]+ times as long as the median of the ranks: \S+ s of an update, not \S+ s, over 10 updates")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,18 @@ class Spikes(SpikeCase):
         self.run_sestina("report", self.work / "noted")
         self.assertTrue('"marks":[{"step":36,"text":"spike: ' in (self.work / "noted/report.html").read_text(), self.lines("noted", "event"))
 
+    def test_45_attention_logits(self):
+        """Where optimizer.qk_clip knows them; checkpoints keep what was seen."""
+        keys = (*WATCHED, "run.on_spike=note", "run.spike_factor=0.1", "optimizer.qk_clip=1000", *MICRO)
+        for run, stages in (("one", ()), ("two", ("parallel.pp=2",))):
+            self.train(run, *keys, *stages, "run.steps=40")
+            self.assertTrue(any(line["detail"].startswith("attention_logit") for line in self.events(run, "spike")), self.events(run, "spike"))
+        seen = [json.loads(self.manifest(self.folder(run, 40))["run"]["extra"])["spikes"] for run in ("one", "two")]
+        self.assertEqual(seen[0], seen[1])
+        self.assertEqual([len(values) for values in seen[0].values()], [12, 12, 12])
+        self.train("clipped", *keys, "optimizer.qk_clip=0.01", "run.steps=40")
+        self.assertNotEqual(self.losses("clipped"), self.losses("one"), "the scores reach the clip")
+
     def test_45_computed_again(self):
         """A spike of the data comes out the same: the update is made, with the bits of a run that does not look."""
         self.spoil(36)

@@ -1,0 +1,115 @@
+#include "core/model/pass_probe.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "model_rig.hpp"
+
+namespace sestina {
+namespace {
+
+constexpr int sequence_length = 7;
+constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
+
+template <class T>
+struct ProbeRig : ModelRig<Host, T> {
+  PassProbe<Host, T> probe;
+  struct Hooks final : BlockHooks {
+    explicit Hooks(PassProbe<Host, T>& p) : probe(p) {}
+    void after_forward(int block) override { probe.after_forward(block); }
+    void after_backward(int block) override { probe.after_backward(block, true, true); }
+    PassProbe<Host, T>& probe;
+  } probing{probe};
+
+  explicit ProbeRig(const ModelConfig& c, bool recompute = false)
+      : ModelRig<Host, T>(c, 2, sequence_length, recompute),
+        probe(this->exec, model_part(c, 1, 0), all_layers(c), this->arena, 0, sequence_length) {}
+  // Runs both passes and returns what the probe found.
+  std::optional<FirstBad> pass(double scale = 1, bool accumulate = false) {
+    probe.look(true);
+    probe.begin(this->slot, 3);
+    this->model.forward(this->weights, this->slot, this->tokens, this->first_key, probing);
+    this->model.loss_and_backward(this->weights, this->slot, this->targets, scale, accumulate, this->gradients,
+                                  probing);
+    return probe.found();
+  }
+  void spoil_weight(std::size_t tensor) {
+    auto values = this->master(tensor);
+    std::fill(values.begin(), values.end(), nan_value);
+    this->set_master(tensor, values);
+    this->arena.round_weights(this->exec);
+  }
+};
+
+TEST(PassProbe, NamesTheLayerOfWeightsThatAreNotFinite) {
+  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt})
+    for (const bool recompute : {false, true}) {
+      const std::size_t tensors = ProbeRig<float>(small_model(family)).arena.size();
+      for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
+        ProbeRig<float> rig(small_model(family), recompute);
+        ASSERT_FALSE(rig.pass());
+        const TensorSpec& spec = rig.arena.specs()[tensor];
+        rig.spoil_weight(tensor);
+        const std::optional<FirstBad> bad = rig.pass();
+        ASSERT_TRUE(bad) << spec.name;
+        EXPECT_EQ(bad->pass, spec.role == Role::head ? PassKind::loss : PassKind::forward) << spec.name;
+        EXPECT_EQ(bad->micro, 3);
+        EXPECT_EQ(bad->sequence, 0);
+        EXPECT_TRUE(std::isnan(bad->value));
+        const std::string layer = spec.layer >= 0 ? fmt::format("model.layers.{}.", spec.layer) : "";
+        EXPECT_TRUE(bad->layer.starts_with(layer)) << spec.name << ": " << bad->layer;
+        const bool norm_of_branch = family == Family::olmo2 && spec.is_vector();  // it belongs to its half of the block
+        if (spec.block > 0 && !norm_of_branch)
+          EXPECT_TRUE(spec.name.starts_with(bad->layer + ".")) << spec.name << ": " << bad->layer;
+      }
+    }
+}
+
+TEST(PassProbe, NamesTheSequence) {
+  ProbeRig<bf16> rig(small_model(Family::llama));
+  std::vector<std::int32_t> in(2 * sequence_length, 1);
+  in[sequence_length + 2] = 5;  // in the second sequence alone
+  rig.load(in, std::vector<std::int32_t>(in.size(), 3));
+  auto values = rig.master(0);
+  values[5 * 20] = std::numeric_limits<float>::infinity();
+  rig.set_master(0, values);
+  rig.arena.round_weights(rig.exec);
+  const std::optional<FirstBad> bad = rig.pass();
+  ASSERT_TRUE(bad);
+  EXPECT_EQ(bad->layer, "model.embed_tokens");
+  EXPECT_EQ(bad->sequence, 1);
+  EXPECT_EQ(bad->value, std::numeric_limits<double>::infinity());
+}
+
+TEST(PassProbe, FindsWhatBeginsInTheBackwardPass) {
+  ProbeRig<float> rig(small_model(Family::llama));
+  const std::optional<FirstBad> scaled = rig.pass(nan_value);
+  ASSERT_TRUE(scaled);
+  EXPECT_EQ(scaled->pass, PassKind::backward);
+  EXPECT_EQ(scaled->layer, "model.norm");
+  const std::size_t up = rig.index("model.layers.1.mlp.up_proj.weight");
+  ASSERT_FALSE(rig.pass());
+  rig.arena.gradient(up)(4) = nan_value;  // of the micro-batches before
+  const std::optional<FirstBad> added = rig.pass(1, true);
+  ASSERT_TRUE(added);
+  EXPECT_EQ(added->pass, PassKind::backward);
+  EXPECT_EQ(added->layer, "model.layers.1");
+  EXPECT_EQ(added->tensor, "gradient of model.layers.1.mlp.up_proj.weight");
+  EXPECT_EQ(added->sequence, -1);
+}
+
+TEST(PassProbe, SpoilsOneActivationOfOnePass) {
+  ProbeRig<bf16> rig(small_model(Family::gpt));
+  rig.probe.spoil_next_forward();
+  const std::optional<FirstBad> bad = rig.pass();
+  ASSERT_TRUE(bad);
+  EXPECT_EQ(bad->pass, PassKind::forward);
+  EXPECT_EQ(bad->layer, "model.layers.1.self_attn");
+  EXPECT_EQ(bad->sequence, 0);
+  EXPECT_FALSE(rig.pass());
+}
+
+}  // namespace
+}  // namespace sestina
