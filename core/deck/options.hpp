@@ -143,7 +143,7 @@ struct OptimizerOptions {
   double weight_decay = 0;                  // for the matrices
   UpdateRules rules;                        // what becomes of updates
   UpdateSchedule schedule;                  // numbers that change with the updates
-  Transfer transfer;                        // of the rates of the deck to the model (schedule.transfer)
+  RateTransfer transfer;                    // of the rates of the deck to the model (schedule.transfer)
   double qk_clip = 0, qk_clip_alpha = 0.5;  // largest attention score allowed (0: any); share that q takes
   bool per_head = false;                    // q, k, v as one matrix per head
   std::optional<MatrixOptions> matrix;      // the kind's own keys; empty for elementwise kinds

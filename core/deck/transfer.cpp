@@ -42,7 +42,7 @@ void require_rule(Deck& deck, const Options& options) {
 }
 
 // Ranges that [model.init] takes from the inputs of a weight follow its width already.
-void scale_ranges(const Deck& deck, const Transfer& transfer, ModelConfig& model) {
+void scale_ranges(const Deck& deck, const RateTransfer& transfer, ModelConfig& model) {
   for (std::size_t i = 0; i < model.init.size(); ++i) {
     const auto role = static_cast<InitRole>(i);
     if (role == InitRole::embed) continue;
@@ -61,7 +61,7 @@ TransferOptions read_transfer(Deck& deck) {
 
 void apply_transfer(Deck& deck, Options& options) {
   const TransferOptions& from = options.schedule.transfer;
-  Transfer& transfer = options.optimizer.transfer;
+  RateTransfer& transfer = options.optimizer.transfer;
   const auto ratio = [](std::int64_t now, std::int64_t was) {
     return was > 0 ? static_cast<double>(now) / static_cast<double>(was) : 1.0;
   };

@@ -28,7 +28,7 @@ struct TransferOptions {
   std::int64_t from_hidden = 0, from_layers = 0;  // of the model whose rates the deck has; 0: those of this one
 };
 
-struct Transfer {
+struct RateTransfer {
   double width = 1, depth = 1;                   // m and l
   double matrix_power = 0.5, element_power = 1;  // p under optimizer.kind, and under the elementwise rule
   bool sized_by_weight = false;                  // matrices move by a share of their norm

@@ -7,7 +7,7 @@
 namespace sestina {
 
 // decay: that of the deck is multiplied by the rate, so that lr decay falls as m^-1.
-TransferFactors transfer_factors(const Transfer& transfer, const TensorSpec& spec, bool by_kind) {
+TransferFactors transfer_factors(const RateTransfer& transfer, const TensorSpec& spec, bool by_kind) {
   TransferFactors factors;
   if (spec.role == Role::embedding) return factors;
   if (spec.role != Role::vector) {
@@ -25,7 +25,7 @@ TransferFactors transfer_factors(const Transfer& transfer, const TensorSpec& spe
 }
 
 std::vector<std::string> transfer_lines(const Options& options) {
-  const Transfer& transfer = options.optimizer.transfer;
+  const RateTransfer& transfer = options.optimizer.transfer;
   std::vector<std::string> lines;
   if (!transfer.on()) return lines;
   lines.push_back(fmt::format("transfer   of rates tuned at {:.4g} of the width and {:.4g} of the depth",

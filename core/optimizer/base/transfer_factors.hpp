@@ -13,7 +13,7 @@ struct TransferFactors {
   double lr = 1, decay = 1, init = 1;
 };
 // by_kind: optimizer.kind updates it, and not the elementwise rule.
-TransferFactors transfer_factors(const Transfer&, const TensorSpec&, bool by_kind);
+TransferFactors transfer_factors(const RateTransfer&, const TensorSpec&, bool by_kind);
 
 // Returns what was derived, a line for each set of tensors; empty without a transfer.
 std::vector<std::string> transfer_lines(const Options&);
