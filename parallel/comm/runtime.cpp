@@ -81,7 +81,7 @@ Runtime::Runtime(const RankSource& source, double start_timeout, const std::func
 }
 
 void Runtime::start_ranks(const RankSource& source, double start_timeout, const std::function<int()>& give_up) {
-  wait_limit() = {start_timeout, patience_of(launched_rank()), "start of MPI"};
+  wait_limit() = {.seconds = start_timeout, .later = patience_of(launched_rank()), .phase = "start of MPI"};
   world_ = ranks::start(source, start_timeout, give_up);
   started_ = true;
   wait_limit().later = patience_of(rank());

@@ -40,8 +40,20 @@ TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int t
 }
 
 TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
-  TensorSpec local{{},         spec.rows, spec.cols,        spec.role,    spec.layer,      spec.block,  spec.follows,
-                   spec.heads, spec.cut,  spec.gradient_of, spec.initial, spec.projection, spec.of_norm};
+  TensorSpec local;  // all but names, of which a plan of many ranks would make very many
+  local.rows = spec.rows;
+  local.cols = spec.cols;
+  local.role = spec.role;
+  local.layer = spec.layer;
+  local.block = spec.block;
+  local.follows = spec.follows;
+  local.heads = spec.heads;
+  local.cut = spec.cut;
+  local.gradient_of = spec.gradient_of;
+  local.initial = spec.initial;
+  local.projection = spec.projection;
+  local.ends_branch = spec.ends_branch;
+  local.of_norm = spec.of_norm;
   local.part = spec.part;
   local.trainable = spec.trainable;
   local.stored = spec.stored;

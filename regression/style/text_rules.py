@@ -17,7 +17,7 @@ OTHERS_WORD = re.compile(r"InitializationSettings|KokkosSettings|tool_settings")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b")
 TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$")
 MAY_ASK = {"kernels/blas/exec.hpp",  # where types depend on the backend of this build
-           "kernels/model/attention_product.hpp", "kernels/blas/host/blas_cores.hpp"}  # where they depend on the processor
+           "kernels/model/attention_product.hpp"}  # where they depend on the processor
 
 KINDS = {name.replace("_", "-") for name in re.findall(r"  register_(\w+)\(\);$", tree.text("core/optimizer/register_optimizers.cpp"), re.MULTILINE)}
 KIND_NAME = re.compile('"(' + "|".join(sorted(KINDS)) + ')"')
