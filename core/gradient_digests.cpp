@@ -29,6 +29,7 @@ void GradientDigests<Exec, T>::begin(bool digests, const std::optional<BitFlip>&
 
 template <class Exec, class T>
 void GradientDigests<Exec, T>::finished(const Exec& exec, int block, Part part) {
+  if (!takes_ && !flip_) return;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& tensor = tensors_[i];
     if (tensor.block != block || (part != Part::all && (part == Part::input) != tensor.of_norm)) continue;

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/random.hpp"
 
@@ -40,18 +41,17 @@ void PlannedFlips::before_passes(std::int64_t t, const Executor& executor, BitAu
   if (fault_->what != "moment" && fault_->what != "basis") return;
   std::vector<StateField> fields = executor.optimizer_fields();
   std::erase_if(fields, [&](const StateField& field) { return field.of_basis != (fault_->what == "basis"); });
-  flip_one_of(fields, t, bits);
+  flip_one_of(std::move(fields), t, bits);
 }
 
 void PlannedFlips::in_copies(std::int64_t t, const std::vector<StateField>& copies, BitAudit& bits) {
   if (!fault_ || fault_->what != "checkpoint") return;
   std::vector<StateField> fields = copies;
   std::erase_if(fields, [](const StateField& field) { return field.data == nullptr; });  // read while it is written
-  flip_one_of(fields, t, bits);
+  flip_one_of(std::move(fields), t, bits);
 }
 
-void PlannedFlips::flip_one_of(const std::vector<StateField>& all, std::int64_t t, BitAudit& bits) {
-  std::vector<StateField> fields = all;
+void PlannedFlips::flip_one_of(std::vector<StateField> fields, std::int64_t t, BitAudit& bits) {
   std::erase_if(fields, [](const StateField& field) { return field.bytes() == 0; });
   const std::optional<BitFlip> flip = take(fault_->what, t);
   if (!flip) return;

@@ -30,7 +30,7 @@ class PlannedFlips {
 
  private:
   std::optional<BitFlip> take(std::string_view what, std::int64_t t);
-  void flip_one_of(const std::vector<StateField>&, std::int64_t t, BitAudit&);
+  void flip_one_of(std::vector<StateField>, std::int64_t t, BitAudit&);
 
   std::optional<PlannedFault> fault_;
   Communicator& world_;

@@ -54,8 +54,9 @@ std::optional<ReplicaCheck::Difference> ReplicaCheck::compare() {
   std::vector<Said> mine(n), all(n * static_cast<std::size_t>(group_.size()));
   std::vector<std::string> names(n);
   for (const StateField& field : fields()) {
-    const auto found = std::lower_bound(shared_.begin(), shared_.end(), key_of(field));
-    if (found == shared_.end() || *found != key_of(field)) continue;
+    const std::uint64_t key = key_of(field);
+    const auto found = std::lower_bound(shared_.begin(), shared_.end(), key);
+    if (found == shared_.end() || *found != key) continue;
     const auto i = static_cast<std::size_t>(found - shared_.begin());
     mine[i] = {1, bits_.digest(field)};
     names[i] = field.path;

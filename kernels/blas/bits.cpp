@@ -7,20 +7,18 @@
 namespace sestina {
 namespace {
 
-constexpr std::uint64_t golden = 0x9e3779b97f4a7c15u;
-
 template <class Exec, class Word>
 void digest_words(const Exec& exec, const Word* words, std::size_t n, Vector<std::uint64_t, Exec> digest) {
   const Kokkos::View<std::uint64_t, typename Exec::memory_space, Kokkos::MemoryUnmanaged> result(digest.data());
   Kokkos::parallel_reduce(
       "sestina::digest_bits", Kokkos::RangePolicy<Exec>(exec, 0, n),
-      KOKKOS_LAMBDA(const std::size_t i, std::uint64_t& sum) { sum += mixed(words[i] + (i + 1) * golden); }, result);
+      KOKKOS_LAMBDA(const std::size_t i, std::uint64_t& sum) { sum += split_mix(words[i], i); }, result);
 }
 
 // Returns a word with so many of its lowest `size` bits set, which follow from the seed.
 std::uint32_t chosen_bits(std::uint64_t seed, unsigned size, int bits) {
   std::uint32_t mask = 0;
-  for (int left = std::min(bits, static_cast<int>(size)); left > 0; seed += golden) {
+  for (int left = std::min(bits, static_cast<int>(size)); left > 0; seed += golden_ratio) {
     const std::uint32_t bit = std::uint32_t{1} << (mixed(seed) % size);
     if ((mask & bit) != 0) continue;
     mask |= bit;

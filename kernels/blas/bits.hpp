@@ -13,6 +13,13 @@ KOKKOS_INLINE_FUNCTION std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+inline constexpr std::uint64_t golden_ratio = 0x9e3779b97f4a7c15u;  // times 2^64
+
+// Returns number i, from 0, of the SplitMix64 generator that begins at `seed`.
+KOKKOS_INLINE_FUNCTION std::uint64_t split_mix(std::uint64_t seed, std::uint64_t i) {
+  return mixed(seed + (i + 1) * golden_ratio);
+}
+
 // Sets digest (1) to the sum of mixed(word i + (i + 1) g) modulo 2^64 over words of `width` bytes (1, 2 or 4, which
 // divides `bytes`), g the golden ratio times 2^64. The sum has no order, so no number of threads changes it. Memory
 // that differs in one word has another digest for certain, because a term differs for each value of its word; otherwise

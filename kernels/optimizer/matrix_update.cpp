@@ -1,6 +1,7 @@
 #include "kernels/optimizer/matrix_update.hpp"
 
 #include "kernels/base/random.hpp"
+#include "kernels/blas/bits.hpp"
 
 namespace sestina {
 namespace {
@@ -19,12 +20,9 @@ KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, cons
   for (std::size_t i = 0; i < n; ++i) weight[i] = bf16(master[i]);
 }
 
-// Returns 24 bits of SplitMix64's mix (Steele, Lea, Flood 2014) of a key and a place, as a number in [0, 1).
+// Returns 24 bits of SplitMix64 (kernels/blas/bits.hpp) at a key and a place, as a number in [0, 1).
 KOKKOS_INLINE_FUNCTION float draw_at(std::uint64_t key, std::uint64_t place) {
-  std::uint64_t z = key + (place + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<float>(static_cast<std::int32_t>((z ^ (z >> 31)) >> 40)) * 0x1p-24f;
+  return static_cast<float>(static_cast<std::int32_t>(split_mix(key, place) >> 40)) * 0x1p-24f;
 }
 
 struct ValueRange {

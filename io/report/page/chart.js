@@ -214,13 +214,12 @@ class Chart {
         plot.append(drawing("path", { class: `resume ${colorOf(run)}`, d: `M${x} ${y - 9}l5 9h-10z` },
           drawing("title", {}, `${this.page.runs[run].name}: resumed from step ${step}`)));
       }
-    }
-    for (const run of this.page.visibleRuns())
       for (const mark of this.page.runs[run].marks) {
         const x = this.xOf(this.page.xOfStep(run, mark.step)), y = this.box.bottom;
         plot.append(drawing("path", { class: `mark ${colorOf(run)}`, d: `M${x} ${y - 10}l4 5l-4 5l-4 -5z` },
           drawing("title", {}, `${this.page.runs[run].name}, step ${mark.step}: ${mark.text}`)));
       }
+    }
     if (!this.spec.cross) return;
     for (const line of this.lines) {
       if (line.kind === "check" || !this.page.runs[line.run].diverged) continue;
