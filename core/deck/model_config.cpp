@@ -136,6 +136,10 @@ const char* name(Family family) {
       return "qwen3";
     case Family::gpt:
       return "gpt";
+    case Family::qwen3_moe:
+      return "qwen3_moe";
+    case Family::mixtral:
+      return "mixtral";
   }
   return "?";
 }

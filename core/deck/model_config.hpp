@@ -68,7 +68,7 @@ struct RopeScaling {  // Llama 3 frequency scaling (HF rope_type "llama3")
   std::int64_t original_max_position_embeddings = 8192;
 };
 
-enum class Family { llama, olmo2, qwen3, gpt };
+enum class Family { llama, olmo2, qwen3, gpt, qwen3_moe, mixtral };
 
 // Weights that may begin with a range of their own, in the order of the keys of [model.init]; up: gate, too.
 enum class InitRole : std::uint8_t { embed, q, k, v, o, up, down, head };
@@ -105,10 +105,21 @@ struct ModelConfig {
   bool head_bias = false;
   LinearOptions linear;                                                  // form of the weights inside blocks
   std::int64_t bos_token_id = -1, eos_token_id = -1, pad_token_id = -1;  // -1 = none
+  // Mixtures of experts: qwen3_moe, mixtral (whose intermediate_size is moe_intermediate_size). Every layer is one.
+  std::int64_t num_experts = 0, num_experts_per_tok = 0;  // 0: no mixture
+  std::int64_t moe_intermediate_size = 0;                 // of each expert
+  std::int64_t shared_expert_intermediate_size = 0;       // of an expert that takes every token; 0: none
+  bool norm_topk_prob = false;                            // the chosen probabilities of a token sum to 1
+  double router_aux_loss_coef = 0;                        // of the load-balancing loss
+  double router_z_loss_coef = 0;                          // of the mean squared log-sum-exp of router logits
+  double router_bias_rate = 0;  // per update, of a bias that only choices see and that balances loads; 0: none
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
-  bool head_norms() const { return family == Family::qwen3 || (family == Family::gpt && qk_norm); }  // of q, k by head
+  bool has_experts() const { return num_experts > 0; }
+  bool head_norms() const {
+    return family == Family::qwen3 || family == Family::qwen3_moe || (family == Family::gpt && qk_norm);
+  }                                                                             // of q, k by head
   bool query_norms() const { return head_norms() || family == Family::olmo2; }  // whether q and k have norms
   bool layer_norms() const { return family == Family::gpt && norm == Norm::layernorm; }
   bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down), or (up, down)

@@ -159,7 +159,8 @@ struct OptimizerOptions {
 // Ranks, and the rule that assigns each matrix an owner (core/layout/plan.hpp).
 struct ParallelOptions {
   int dp = 1, tp = 1, pp = 1;
-  enum class Partition { optimal, balanced, layerwise, start_index, replicated } partition = Partition::optimal;
+  // groups: several data-parallel ranks may update parts of one matrix (parallel/plan/matrix_groups.hpp).
+  enum class Partition { optimal, balanced, layerwise, start_index, replicated, groups } partition = Partition::optimal;
   enum class Cost { flops, elements, seconds } cost = Cost::flops;  // what is balanced
   double alpha = 1;                                        // balanced: 0 equal shards in each bucket, 1 equal loads
   std::int64_t bucket_elements = 0;                        // 0: plan chooses
@@ -183,6 +184,8 @@ struct ParallelOptions {
     std::int64_t warmup = 0;    // pipemare: synchronous updates before all others
     double lambda = 0;          // dc-asgd
   } correction;
+  int ep = 1;  // expert-parallel ranks: of the dp ranks of a group, ep in a row hold all experts together
+  enum class Shard { state, gradients, weights } shard = Shard::state;  // what data-parallel ranks keep a part of
   bool is_async() const { return pp > 1 && schedule == Schedule::async_1f1b; }
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }
   static ParallelOptions read(Deck&, const ModelConfig&, const ScheduleOptions&);

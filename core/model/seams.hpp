@@ -1,5 +1,8 @@
 // The interfaces that point upward: parallel/ and io/ attach to the mathematics of one rank through them.
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "core/layout/rank_layout.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
@@ -49,6 +52,38 @@ struct GroupOps {
 
  private:
   static void no_group() { SESTINA_REQUIRE(false, "one rank holds all rows"); }
+};
+
+// The rows of one pass that a rank sends for its experts' ranks and receives from others. Plain data, kept from the
+// forward pass to the backward pass.
+struct ExpertRows {
+  std::vector<std::int64_t> sent;      // by expert of the model
+  std::vector<std::int64_t> received;  // by own expert, and for each by source rank, in this order
+};
+
+// Expert parallelism: rows of tokens travel to the ranks that hold their experts, and back. This base class is one rank
+// that holds all experts, and is never called. Of E experts rank r of the group holds those from r E / size() on.
+template <class Exec>
+struct ExpertOps {
+  virtual ~ExpertOps() = default;
+  virtual int size() const { return 1; }
+  virtual int rank() const { return 0; }
+
+  // Fills `received` from what all ranks have in `sent`. It waits for all ranks.
+  virtual void exchange_counts(ExpertRows&) { no_group(); }
+  // send: this rank's rows, sorted by expert, become rows sorted by (own expert, source rank) of all ranks. send_back
+  // is the reverse way. Rows have no padding; their numbers are the sums of the lists.
+  virtual void send(const Exec&, const ExpertRows&, Matrix<const float, Exec>, Matrix<float, Exec>) { no_group(); }
+  virtual void send(const Exec&, const ExpertRows&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }
+  virtual void send(const Exec&, const ExpertRows&, Matrix<const double, Exec>, Matrix<double, Exec>) { no_group(); }
+  virtual void send_back(const Exec&, const ExpertRows&, Matrix<const float, Exec>, Matrix<float, Exec>) { no_group(); }
+  virtual void send_back(const Exec&, const ExpertRows&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }
+  virtual void send_back(const Exec&, const ExpertRows&, Matrix<const double, Exec>, Matrix<double, Exec>) {
+    no_group();
+  }
+
+ private:
+  static void no_group() { SESTINA_REQUIRE(false, "one rank holds all experts"); }
 };
 
 }  // namespace sestina

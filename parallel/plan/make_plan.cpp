@@ -97,6 +97,7 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) 
       return start_index_owners(draft.items, draft.buckets, parallel.dp);
     case Partition::replicated:
       return std::vector<int>(draft.items.size(), every_rank);
+    case Partition::groups:
     case Partition::optimal:
       break;
   }
