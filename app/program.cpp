@@ -45,7 +45,7 @@ int run(const BenchStepArguments& a, const RankSource& ranks) { return run_bench
 int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
 int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
 int run(const BenchIoArguments& a) { return alone("bench io", run_bench_io, a); }
-int run(const InfoArguments& a) { return run_info(a); }
+int run(const InfoArguments& a, const RankSource& ranks) { return run_info(a, ranks); }
 
 // Runs a verb on the ranks that run it together.
 template <class Arguments>

@@ -410,6 +410,8 @@ void Parser::add_info() {
   App* app = nullptr;
   auto a = verb<InfoArguments>(root_, "info", "versions, backends, devices, libraries", app);
   add_json(app, a->json);
+  app->add_flag("--speed", a->speed,
+                "measure products, memory and, under mpirun, the link between ranks; compare with the node's record");
   app->parse_complete_callback([this, a] { a->kokkos = kokkos_; });
 }
 

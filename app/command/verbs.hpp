@@ -189,7 +189,7 @@ struct BenchIoArguments : BenchArguments {
 };
 
 struct InfoArguments {
-  bool json = false;
+  bool json = false, speed = false;
   std::vector<std::string> kokkos;
 };
 
@@ -214,6 +214,6 @@ int run_bench_step(const BenchArguments&, const RankSource&);
 int run_bench_kernels(const BenchArguments&);
 int run_bench_optimizer(const BenchOptimizerArguments&);
 int run_bench_io(const BenchIoArguments&);
-int run_info(const InfoArguments&);
+int run_info(const InfoArguments&, const RankSource&);
 
 }  // namespace sestina

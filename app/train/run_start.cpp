@@ -18,6 +18,7 @@
 #include "io/store/digest.hpp"
 #include "kernels/base/host_name.hpp"
 #include "kernels/base/version.hpp"
+#include "kernels/blas/instruction_set.hpp"
 
 namespace fs = std::filesystem;
 
@@ -31,6 +32,12 @@ bool holds_checkpoints(const std::string& folder) {
 }
 
 }  // namespace
+
+std::string precision_line(TrainOptions::Precision precision, MemorySpace memory) {
+  const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
+  if (precision != TrainOptions::Precision::bf16) return "fp32";
+  return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
+}
 
 std::string find_run_dir(const TrainArguments& arguments) {
   if (!arguments.run_dir.empty()) return arguments.run_dir;

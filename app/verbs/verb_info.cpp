@@ -16,6 +16,8 @@
 #include "app/command/verbs.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
+#include "app/start/rank_run.hpp"
+#include "app/watch/speed_check.hpp"
 #include "io/store/chunk_engine.hpp"
 #include "kernels/base/version.hpp"
 #include "kernels/blas/exec.hpp"
@@ -133,7 +135,56 @@ void print_value(const std::string& name, const Json& value) {
 
 }  // namespace
 
-int run_info(const InfoArguments& arguments) {
+namespace {
+
+Json to_json(const std::vector<RankSpeed>& ranks) {
+  Json list = Json::array();
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    Json entry = {{"rank", r}, {"host", ranks[r].host}};
+    for (const Rate& rate : rates) {
+      const double now = ranks[r].now.*rate.value, record = ranks[r].record.*rate.value;
+      entry[rate.key] = now > 0 ? Json(now) : Json();
+      entry[std::string(rate.key) + "_record"] = record > 0 ? Json(record) : Json();
+    }
+    list.push_back(entry);
+  }
+  return {{"ranks", list}, {"slow", slow_lines(ranks)}};
+}
+
+void print_speed(const std::vector<RankSpeed>& ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (const Rate& rate : rates) {
+      const double now = ranks[r].now.*rate.value, record = ranks[r].record.*rate.value;
+      if (now == 0) continue;
+      fmt::print("rank {} on {}: {:22} {:8.3g} {:8} {}\n", r, ranks[r].host, rate.what, now, rate.unit,
+                 record > 0 ? fmt::format("{:.0f} % of the node's record of {:.3g}", 100 * now / record, record)
+                            : "no record yet");
+    }
+  for (const std::string& line : slow_lines(ranks)) fmt::print("slow: {}\n", line);
+}
+
+// Measures the machine. A slow one is no error: what follows is the reader's to decide.
+int run_speed(const InfoArguments& arguments, Runtime& runtime) {
+  warn_on_stderr(runtime);
+  const auto session =
+      start_kokkos(runtime, 0, arguments.kokkos, 0, [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  runtime.begin_phase("measuring the machine");
+  const std::vector<RankSpeed> ranks = check_speed(RunOptions::Space::device, runtime);
+  if (!runtime.is_first()) return 0;
+  if (arguments.json)
+    fmt::print("{}\n", to_json(ranks).dump(2));
+  else
+    print_speed(ranks);
+  return 0;
+}
+
+}  // namespace
+
+int run_info(const InfoArguments& arguments, const RankSource& source) {
+  if (arguments.speed) {
+    Runtime runtime(source, RunOptions().start_timeout);
+    return run_on_ranks(runtime, [&] { return run_speed(arguments, runtime); });
+  }
   const Json info = collect(arguments);
   if (arguments.json) {
     fmt::print("{}\n", info.dump(2));

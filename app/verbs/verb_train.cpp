@@ -26,6 +26,7 @@
 #include "app/train/step_report.hpp"
 #include "app/train/trainer.hpp"
 #include "app/watch/restarts.hpp"
+#include "app/watch/speed_check.hpp"
 #include "core/deck/model_config.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
@@ -34,7 +35,6 @@
 #include "io/checkpoint/checkpoint_stage.hpp"
 #include "io/store/digest.hpp"
 #include "kernels/blas/exec.hpp"
-#include "kernels/blas/instruction_set.hpp"
 #include "parallel/plan/update_table.hpp"
 #include "parallel/stage/make_stages.hpp"
 
@@ -83,13 +83,6 @@ void log_to(const std::string& run_dir, const Runtime& runtime, const std::vecto
   spdlog::set_default_logger(logger);
 }
 
-// Says how products are computed, for the start line.
-std::string precision_line(TrainOptions::Precision precision, MemorySpace memory) {
-  const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
-  if (precision != TrainOptions::Precision::bf16) return "fp32";
-  return memory == MemorySpace::host ? std::string(to_text(way)) : "bf16";
-}
-
 // Makes the setup that of a resume from the checkpoint of a rollback.
 void go_back(TrainSetup& setup, const Rollback& rollback) {
   setup.rollback = rollback;
@@ -113,6 +106,8 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   });
   const auto session = start_kokkos(runtime, options.run.threads, kokkos, options.optimizer.refresh_workers(),
                                     [&](const char* name, const auto& f) { start.phase(name, f); });
+  runtime.begin_phase("measuring the machine");
+  const std::vector<std::string> slow = check_speed(options.run, runtime);
   runtime.begin_phase("building the model");
   const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
   const RunStart facts{setup.start_step,
@@ -128,6 +123,10 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   for (const auto& text : table_lines(update_table(setup.planned.plan))) spdlog::info("           {}", text);
   for (const auto& text : transfer_lines(options)) spdlog::info("{}", text);
   metrics.run(line);
+  for (const auto& text : slow) {
+    spdlog::warn("{}", text);
+    metrics.event(setup.start_step, "slow_machine", text);
+  }
   for (TrainSetup now = setup;;) {
     Trainer trainer(*stages, now, runtime, *training, validation.get(), stop, metrics);
     runtime.set_timeout(options.run.abort_timeout);  // from here on no rank has long to do by itself

@@ -67,6 +67,7 @@ constexpr std::string_view changeable[] = {
     "run.threads",
     "run.audit_every",
     "run.on_audit",
+    "run.check_speed",
     "machine.*",
     "data.tokenizer",
     "data.invalid_limit",

@@ -130,6 +130,10 @@ RunOptions RunOptions::read(Deck& deck) {
   run.audit_every = deck.integer("run.audit_every", 0, not_negative);
   run.on_audit =
       deck.choice("run.on_audit", "recompute", {"recompute", "stop"}) == "stop" ? OnAudit::stop : OnAudit::recompute;
+  const std::string check_speed = deck.choice("run.check_speed", "off", {"off", "warn", "stop"});
+  run.check_speed = check_speed == "warn"   ? CheckSpeed::warn
+                    : check_speed == "stop" ? CheckSpeed::stop
+                                            : CheckSpeed::off;
   return run;
 }
 

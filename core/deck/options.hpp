@@ -36,6 +36,7 @@ struct RunOptions {
   // Updates between two in which a micro-batch is computed again and compared; 0: never.
   std::int64_t audit_every = 0;
   enum class OnAudit { recompute, stop } on_audit = OnAudit::recompute;  // what follows one that was wrong for once
+  enum class CheckSpeed { off, warn, stop } check_speed = CheckSpeed::off;  // of the machine, at the start
   static RunOptions read(Deck&);
 };
 

@@ -96,7 +96,7 @@ void resumes(PageJson& json, const RunHistory& run) {
 
 // Writes the events that charts mark: those that somebody who looks at a curve asks about.
 void marked_events(PageJson& json, const RunHistory& run) {
-  constexpr std::string_view marked[] = {"spike", "rollback", "slow_rank"};
+  constexpr std::string_view marked[] = {"spike", "rollback", "slow_rank", "slow_machine"};
   json.key("marks"), json.open('[');
   for (const auto& note : run.notes) {
     const std::string_view what = std::string_view(note.text).substr(0, note.text.find(':'));

@@ -1,11 +1,12 @@
-"""Faults 45, 46 and 48 on several ranks."""
+"""Faults 45, 46, 48 and 50 on several ranks."""
 
+import json
 import os
 import signal
 import time
 import unittest
 
-from sestina import DIVERGED, KILL, MICRO, STOPPED_SAVED, TERM
+from sestina import DIVERGED, KILL, MICRO, STOPPED_SAVED, TERM, UNAVAILABLE
 from test_spikes import BACK, SpikeCase, WATCHED
 
 
@@ -68,6 +69,28 @@ class SpikesOfRanks(SpikeCase):
         os.kill(processes[0], TERM)
         _, output = self.finish(child, STOPPED_SAVED)
         self.assertRegex(output, r"slow_rank: rank 1 computes [0-9.e+]+ times as long as the median of the ranks: \S+ s of an update, not \S+ s, over 10 updates")
+
+    def test_50_a_slow_machine(self):
+        """Next to a record that it has never reached; the record itself is raised to what is reached, and never lowered."""
+        cache = {"XDG_CACHE_HOME": str(self.work / "cache")}
+        keys = (*MICRO, "parallel.dp=2", "run.steps=3")
+        self.train_ranks(2, "first", *keys, "run.check_speed=warn", environment=cache)
+        (file,) = (self.work / "cache/sestina/speed").iterdir()
+        (before,) = json.loads(file.read_text()).values()
+        self.assertTrue(all(before[rate] > 0 for rate in ("fp32_tflops", "memory_gbs", "link_gbs")), before)
+        records = json.loads(file.read_text())
+        for record in records.values():
+            record["memory_gbs"] *= 100
+        file.write_text(json.dumps(records))
+        output = self.train_ranks(2, "slow", *keys, "run.check_speed=warn", environment=cache)
+        self.assertRegex(output, r"rank 1 on \S+: memory \S+ GB/s, [0-9.]+ % of the node's record of")
+        self.assertEqual(len([line for line in self.events("slow", "slow_machine") if "memory" in line["detail"]]), 2)
+        output = self.train_ranks(2, "stopped", *keys, "run.check_speed=stop", environment=cache, expected=UNAVAILABLE)
+        self.assertIn('run.check_speed = "stop": rank 0 on ', output)
+        self.assertEqual(output.count("sestina: error"), 1, output)
+        (after,) = json.loads(file.read_text()).values()
+        self.assertEqual(after["memory_gbs"], 100 * before["memory_gbs"])
+        self.assertEqual(self.losses("first"), self.losses("slow"))
 
 
 if __name__ == "__main__":
