@@ -44,9 +44,7 @@ bool Trainer::is_right(int wrong) {
                           options_.run.on_audit == RunOptions::OnAudit::recompute;
   const std::string what = fmt::format("audit of update {}: {}", step_ + 1, finding.what);
   if (!recomputes) fail_unsafe(ExitCode::corrupted, "audit", what);
-  report_.clear_bar();
-  spdlog::warn("{}; the update is computed again", what);
-  metrics_.event(step_, "audit", what + "; the update is computed again");
+  tell("audit", fmt::format("{}; the update is computed again", what), step_);
   return false;
 }
 

@@ -16,10 +16,6 @@ namespace {
 
 constexpr double not_known = std::numeric_limits<double>::quiet_NaN();
 
-bool holds_updates(const RunOptions& run) {
-  return run.on_spike == RunOptions::OnSpike::recompute || run.on_spike == RunOptions::OnSpike::rollback;
-}
-
 }  // namespace
 
 // All ranks know it: the first one says it.
@@ -38,7 +34,7 @@ void Trainer::note_spike(std::int64_t update, const Spike& spike, bool made) {
 
 // Returns `updated` where the update is to be made.
 StepOutcome Trainer::hold_spike(const StepSums& sums) {
-  if (!spikes_ || !holds_updates(options_.run)) return StepOutcome::updated;
+  if (!spikes_ || !options_.run.holds_updates()) return StepOutcome::updated;
   const std::optional<Spike> spike = spikes_->find({loss_, sums.norm, not_known});
   if (!spike) return StepOutcome::updated;
   note_spike(step_ + 1, *spike, false);
@@ -71,7 +67,7 @@ StepOutcome Trainer::compute_again(const StepSums& first) {
 
 void Trainer::watch_finished(const FinishedStep& step) {
   if (!spikes_) return;
-  const bool held = holds_updates(options_.run);  // then loss and norm were looked at before
+  const bool held = options_.run.holds_updates();  // then loss and norm were looked at before
   const double score = step.report.scores.largest;
   const std::optional<Spike> spike =
       spikes_->find({held ? not_known : loss_, held ? not_known : step.sums.norm, score});

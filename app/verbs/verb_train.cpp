@@ -124,7 +124,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
   for (const auto& text : transfer_lines(options)) spdlog::info("{}", text);
   metrics.run(line);
   for (const auto& text : slow) {
-    spdlog::warn("{}", text);
+    if (runtime.is_first()) spdlog::warn("{}", text);
     metrics.event(setup.start_step, "slow_machine", text);
   }
   for (TrainSetup now = setup;;) {

@@ -93,9 +93,6 @@ void require_averages(Deck& deck, const Options& options) {
 void require_lookahead(Deck& deck, const Options& options) {
   constexpr const char *key = "train.lookahead.factor", *off = "0";
   const ParallelOptions& parallel = options.parallel;
-  const auto& matrix = options.optimizer.matrix;
-  const bool replicas = parallel.partition == ParallelOptions::Partition::replicated ||
-                        parallel.tp_update == ParallelOptions::TpUpdate::duplicated;
   if (options.train.lookahead.factor == 0) return;
   if (!options.model.linear.is_dense())
     deck.error(key,
@@ -107,7 +104,7 @@ void require_lookahead(Deck& deck, const Options& options) {
     deck.error(key, "kind = \"schedule-free\" takes gradients at a point of its own", off);
   if (parallel.is_async())
     deck.error(key, "passes of an asynchronous pipeline begin at weights that later updates have moved on from", off);
-  if (replicas && matrix && matrix->refresh_eager)
+  if (replicas_drift(parallel, options.optimizer))
     deck.error(key, "replicas that drift (optimizer.refresh.visibility = \"eager\") have displacements of their own",
                off);
 }

@@ -79,9 +79,7 @@ void read_spikes(Deck& deck, RunOptions& run) {
 
 // The stages of an asynchronous pipeline are updated before all ranks know the loss: there is nothing to hold back.
 void require_spikes_fit(Deck& deck, const Options& options) {
-  const bool acts =
-      options.run.on_spike == RunOptions::OnSpike::recompute || options.run.on_spike == RunOptions::OnSpike::rollback;
-  if (acts && options.parallel.is_async())
+  if (options.run.holds_updates() && options.parallel.is_async())
     deck.error(
         "run.on_spike",
         "needs the loss before the update, and parallel.schedule = \"async-1f1b\" updates stages before it is known",

@@ -31,11 +31,12 @@ struct RunOptions {
   int spike_window = 100;    // updates whose values make the bound (core/spike_bound.hpp)
   double spike_factor = 10;  // robust standard deviations between their median and the bound
   int max_rollbacks = 3;
+  bool holds_updates() const { return on_spike == OnSpike::recompute || on_spike == OnSpike::rollback; }
   enum class Space { device, host } space = Space::device;
   int threads = 0;  // 0: all cores of the process
   // Updates between two in which a micro-batch is computed again and compared; 0: never.
   std::int64_t audit_every = 0;
-  enum class OnAudit { recompute, stop } on_audit = OnAudit::recompute;  // what follows one that was wrong for once
+  enum class OnAudit { recompute, stop } on_audit = OnAudit::recompute;     // what follows one that was wrong for once
   enum class CheckSpeed { off, warn, stop } check_speed = CheckSpeed::off;  // of the machine, at the start
   static RunOptions read(Deck&);
 };
@@ -194,6 +195,11 @@ struct ParallelOptions {
 const char* name(ParallelOptions::Schedule);  // as the deck names it
 const char* name(ParallelOptions::Stash);
 const char* name(ParallelOptions::DelayCorrection);
+// Return whether all data-parallel ranks of a stage, or all ranks of a tensor-parallel group, update the same matrices.
+bool replicated_over_dp(const ParallelOptions&);
+bool replicated_over_tp(const ParallelOptions&);
+// Returns whether such replicas need synchronisation: not where all ranks see results of refreshes at the same update.
+bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
 // Returns what keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 

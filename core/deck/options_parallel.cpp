@@ -145,6 +145,19 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   return parallel;
 }
 
+bool replicated_over_dp(const ParallelOptions& parallel) {
+  return parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated;
+}
+
+bool replicated_over_tp(const ParallelOptions& parallel) {
+  return parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated;
+}
+
+bool replicas_drift(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
+  return (replicated_over_dp(parallel) || replicated_over_tp(parallel)) && optimizer.matrix &&
+         optimizer.matrix->refresh_eager && optimizer.matrix->refresh_staleness > 0;
+}
+
 void resolve_correction(Deck& deck, Options& options) {
   using Kind = ParallelOptions::DelayCorrection;
   constexpr const char* key = "parallel.momentum_decay";
@@ -240,10 +253,7 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with parallel.schedule = \"async-1f1b\": no stage waits for others to compute with it");
   if (options.train.lookahead.factor > 0)
     refuse("conflicts with train.lookahead: replicas would compute again before their weights move on");
-  const bool replicated = (parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated) ||
-                          (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated);
-  const std::optional<MatrixOptions>& matrix = options.optimizer.matrix;
-  if (replicated && matrix && matrix->refresh_eager && matrix->refresh_staleness > 0)
+  if (replicas_drift(parallel, options.optimizer))
     refuse("conflicts with optimizer.refresh.visibility = \"eager\" where replicas drift apart");
 }
 

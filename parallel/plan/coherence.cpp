@@ -133,19 +133,6 @@ double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
 
 }  // namespace
 
-bool replicated_over_dp(const ParallelOptions& parallel) {
-  return parallel.dp > 1 && parallel.partition == ParallelOptions::Partition::replicated;
-}
-
-bool replicated_over_tp(const ParallelOptions& parallel) {
-  return parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::duplicated;
-}
-
-bool replicas_drift(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
-  return (replicated_over_dp(parallel) || replicated_over_tp(parallel)) && optimizer.matrix &&
-         optimizer.matrix->refresh_eager && optimizer.matrix->refresh_staleness > 0;
-}
-
 NodeLevels replica_levels(const ParallelOptions& parallel) {
   if (!replicated_over_tp(parallel)) return planned_levels(parallel);
   const int ranks = parallel.tp * (replicated_over_dp(parallel) ? parallel.dp : 1);

@@ -20,15 +20,8 @@
 
 namespace sestina {
 
-// True where replicas need synchronisation. They need none where owners alone update their matrices, or where with
-// fixed visibility all ranks see results at the same update.
-bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
-
-// The ranks with replicas of the same matrix. replicated_over_dp: all data-parallel ranks of the stage have one;
-// replicated_over_tp: all ranks of a tensor-parallel group have one. replica_levels: these ranks by node; replica_rank:
-// the place of a rank among them.
-bool replicated_over_dp(const ParallelOptions&);
-bool replicated_over_tp(const ParallelOptions&);
+// The ranks with replicas of the same matrix. replica_levels: these ranks by node; replica_rank: the place of a rank
+// among them.
 NodeLevels replica_levels(const ParallelOptions&);
 int replica_rank(const ParallelOptions&, int dp_rank, int tp_rank);
 // The nodes of a tensor-parallel group, which begins a node where it spans several.
