@@ -144,6 +144,10 @@ quick_tests() {
 # every memory access and every undefined operation.
 sanitizer_tests() {
   prepare host
+  # clang takes half of the time that g++ takes for it.
+  if echo 'int main() {}' | clang++ -fopenmp -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null; then
+    options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang)
+  fi
   say "building the unit tests with sanitizers"
   compile cpu-asan "$build/asan" unit_tests fuzz_replays unit_mpi || { build_failed "$build/asan"; return 0; }
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
