@@ -157,7 +157,7 @@ Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
   const auto& compared = run.compared;
   Json out = {{"model", model_json(run.options)},
-              {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
+              {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}, {"ep", run.options.parallel.ep}}},
               {"ranks", ranks_json(run)},
               {"ratios",
                {{"dp",

@@ -48,6 +48,9 @@ class Transformer {
   Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
               bool deterministic);
 
+  // Says with which ranks this one shares out experts (ModelPart::ep > 1); they must outlive the model.
+  void share_experts(ExpertOps<Exec>* experts) { context_.experts = experts; }
+
   const ModelPart& part() const { return context_.part; }
   const ModelConfig& config() const { return context_.config(); }  // this rank's sizes
   LayerRange range() const { return range_; }
