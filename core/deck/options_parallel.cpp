@@ -174,6 +174,8 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
     found.push_back({"parallel.tp", fmt::format("does not divide model.{} = {}", what, size),
                      fmt::format("a divisor of {}", size)});
   };
+  if (model.has_experts() && tp > 1)
+    found.push_back({"parallel.tp", "tensor parallelism is not implemented for mixtures of experts", "1"});
   need(model.num_attention_heads, "num_attention_heads");
   need(model.intermediate_size, "intermediate_size");
   // Key and value heads are split, or several ranks hold each one.

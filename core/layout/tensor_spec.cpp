@@ -119,13 +119,51 @@ void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros).ends_branch = true;
 }
 
+struct ExpertNames {
+  const char *router, *experts, *gate, *up, *down;
+};
+
+ExpertNames expert_names(Family family) {
+  if (family == Family::mixtral)
+    return {"block_sparse_moe.gate.weight", "block_sparse_moe.experts.", ".w1.weight", ".w3.weight", ".w2.weight"};
+  return {"mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"};
+}
+
+// The router is a matrix like others for the optimizer, as Megatron's Muon and GLM-4.5 have it; an [[optimizer.group]]
+// gives it to the elementwise rule.
+void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
+  const std::int64_t d = c.hidden_size, f = c.moe_intermediate_size, shared = c.shared_expert_intermediate_size;
+  const ExpertNames names = expert_names(c.family);
+  out.matrix(at + names.router, c.num_experts, d, TensorCut::none);
+  const auto matrix = [&](int expert, const char* name, InitRole role) {
+    const bool down = role == InitRole::down;
+    TensorSpec& spec = out.matrix(fmt::format("{}{}{}{}", at, names.experts, expert, name), down ? d : f, down ? f : d,
+                                  down ? TensorCut::cols : TensorCut::rows, name == names.up);
+    spec.expert = expert;
+    set_range(spec, c, role);
+  };
+  for (int expert = 0; expert < static_cast<int>(c.num_experts); ++expert) {
+    matrix(expert, names.gate, InitRole::up);
+    matrix(expert, names.up, InitRole::up);
+    matrix(expert, names.down, InitRole::down);
+  }
+  if (shared == 0) return;
+  const std::string of_all = at + "mlp.shared_expert.";
+  set_range(out.matrix(of_all + "gate_proj.weight", shared, d, TensorCut::rows), c, InitRole::up);
+  set_range(out.matrix(of_all + "up_proj.weight", shared, d, TensorCut::rows, true), c, InitRole::up);
+  set_range(out.matrix(of_all + "down_proj.weight", d, shared, TensorCut::cols), c, InitRole::down);
+}
+
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {
   const std::string at = fmt::format("model.layers.{}.", layer);
   const bool post = c.family == Family::olmo2;
   if (!post) out.norm(at + "input_layernorm", c);
   attention_specs(out, c, at + "self_attn.");
   out.norm(at + "post_attention_layernorm", c);
-  mlp_specs(out, c, at + "mlp.");
+  if (c.has_experts())
+    expert_specs(out, c, at);
+  else
+    mlp_specs(out, c, at + "mlp.");
   if (post) out.norm(at + "post_feedforward_layernorm", c);
 }
 
@@ -247,15 +285,23 @@ std::int64_t parameter_count(const ModelConfig& config) {
   return sum_over_tensors(dense_model(config), [](const TensorSpec& spec) { return spec.elements(); });
 }
 
+std::int64_t active_count(const ModelConfig& c) {
+  const std::int64_t expert = 3 * c.hidden_size * c.moe_intermediate_size;
+  return parameter_count(c) - c.num_hidden_layers * (c.num_experts - c.num_experts_per_tok) * expert;
+}
+
 std::int64_t trainable_count(const ModelConfig& config) {
   return sum_over_tensors(config, [](const TensorSpec& spec) { return spec.trainable ? spec.elements() : 0; });
 }
 
 double flops_per_token(const ModelConfig& c, std::int64_t sequence) {
-  const std::int64_t in_products = (c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0) +
-                                   sum_over_tensors(dense_model(c), [](const TensorSpec& spec) {
-                                     return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
-                                   });
+  const std::int64_t in_products =
+      (c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0) +
+      sum_over_tensors(dense_model(c),
+                       [](const TensorSpec& spec) {
+                         return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
+                       }) -
+      (parameter_count(c) - active_count(c));
   return 6.0 * static_cast<double>(in_products) +
          12.0 * static_cast<double>(c.num_hidden_layers * c.query_width() * sequence);
 }
