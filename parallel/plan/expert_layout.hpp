@@ -30,11 +30,19 @@ bool is_of_experts(const StagePlan&, const BucketLayout&, int ep);
 // the buffer, and the places of tensors are those in `all`.
 GradientBuckets buckets_of(const GradientBuckets& all, const StagePlan&, bool experts);
 
-// Returns owners of items whose ranks have loads already: `owner`, a good assignment to ranks without loads, whose
-// shares change ranks so that the largest goes to the least loaded, or the longest item first to the least loaded rank,
-// whichever has the smaller largest load.
+// Returns owners of items whose ranks have loads already: those of a good assignment to ranks without loads, whose
+// shares change ranks so that the largest goes to the least loaded.
 std::vector<int> owners_on_top(const std::vector<std::int64_t>& cost, std::vector<int> owner,
                                const std::vector<std::int64_t>& load);
+
+// Matrices of a stage with their holding_rank.
+struct PlacedItems {
+  std::vector<std::int64_t> cost;
+  std::vector<int> place;
+};
+// Returns owners with a smaller largest load than `owner` has, if it finds any: the longest item first to the least
+// loaded rank that holds it; then single items of the most loaded rank move, or change places with smaller ones.
+std::vector<int> balance_places(const PlacedItems&, std::vector<int> owner, const ParallelOptions&);
 
 // Returns a largest load below which no assignment goes, with experts at their holders: rest and experts are the costs
 // of the other matrices and of the experts of one place.

@@ -110,6 +110,17 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel, 
   return optimal_owners(draft, ranks);
 }
 
+void balance_experts(StagePlan& stage, const Draft& all, const PlanInput& input) {
+  PlacedItems items{all.cost, {}};
+  std::vector<int> owner;
+  for (const int spec : all.specs) {
+    items.place.push_back(holding_rank(stage.specs[at(spec)], input.model, input.parallel));
+    owner.push_back(stage.owner[at(spec)]);
+  }
+  owner = balance_places(items, std::move(owner), input.parallel);
+  for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(all.specs[i])] = owner[i];
+}
+
 // Gives experts to ranks that hold them, place by place, and then the other matrices to ranks that have these already.
 // Returns the load below which no assignment goes.
 std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
@@ -129,6 +140,7 @@ std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>
   std::vector<int> owner = owners_by(rest, parallel, parallel.dp);
   if (parallel.partition == Partition::optimal) owner = owners_on_top(rest.cost, std::move(owner), load);
   for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(rest.specs[i])] = owner[i];
+  if (parallel.partition == Partition::optimal) balance_experts(stage, draft(stage, local, input, true), input);
   return expert_load_bound(rest.cost, of_one_place, parallel);
 }
 

@@ -86,17 +86,21 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
     }
 }
 
-// Counts the rows of tokens that travel to their experts and back, forward and backward, at the mean load, and the
-// numbers of them that ranks tell each other first.
+// Counts the rows of tokens that travel to their experts and back at the mean load, as core/model/experts.hpp has it,
+// and the numbers of them that ranks tell each other first. Forward: inputs, outputs. Backward: gradients of outputs
+// and of inputs, the weights of choices and their gradients, and inputs once more. A block that is recomputed sends its
+// inputs again.
 void expert_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   const std::int64_t ep = input.parallel.ep;
   if (ep == 1) return;
   const BatchShare batch = largest_share(input);
   const std::int64_t tokens = std::int64_t{batch.micro_batch} * input.sequence_length;
   const std::int64_t layers = std::int64_t{batch.count} * (stage.layers.end - stage.layers.begin);
-  const std::int64_t forward = input.train.recompute ? 2 : 1, ways = 2 * forward + 2;
-  const std::int64_t rows = ep * tokens * input.model.num_experts_per_tok * input.model.hidden_size;
-  tally.add("all_to_all", "experts", "tokens", ways * layers, ways * layers * rows * compute_bytes(input));
+  const std::int64_t again = input.train.recompute ? 1 : 0, ways = 5 + again, forward = 1 + again;
+  const std::int64_t rows = ep * tokens * input.model.num_experts_per_tok;
+  tally.add("all_to_all", "experts", "tokens", ways * layers,
+            ways * layers * rows * input.model.hidden_size * compute_bytes(input));
+  tally.add("all_to_all", "experts", "choice weights", 2 * layers, 2 * layers * rows * f32_bytes);
   tally.add("all_to_all", "experts", "token counts", forward * layers,
             forward * layers * ep * input.model.num_experts * static_cast<std::int64_t>(sizeof(std::int64_t)));
 }

@@ -158,6 +158,7 @@ std::vector<float> whole_weights(TypedExecutor<Exec, T>& run) {
         for (std::size_t k = 0; k < arena.size(); ++k)
           if (arena.layout().tensors[k].whole.name == spec.name) place_weights<Exec, T>(arena, k, values);
       }
+      if (spec.expert >= 0) run.grid().dp_group->all_reduce(values.data(), values.size(), Reduction::max);
       run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
       run.pipeline().all_reduce(values.data(), values.size(), Reduction::max);
       all.insert(all.end(), values.begin(), values.end());
