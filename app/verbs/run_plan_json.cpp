@@ -78,6 +78,7 @@ Json micro_groups_json(const Plan& plan) {
 
 Json model_json(const Options& options) {
   return {{"parameters", parameter_count(options.model)},
+          {"active_parameters", active_count(options.model)},
           {"trainable", trainable_count(options.model)},
           {"tensors", sum_over_tensors(options.model, [](const TensorSpec&) { return 1; })}};
 }

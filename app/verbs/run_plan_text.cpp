@@ -43,6 +43,10 @@ void print_sizes(const RunPlan& run) {
              m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
   fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
              sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
+  if (m.has_experts())
+    fmt::print("experts     {} in each layer, {} for a token, intermediate {}: a token passes {} parameters\n",
+               m.num_experts, m.num_experts_per_tok, m.moe_intermediate_size,
+               with_unit(static_cast<double>(active_count(m)), ""));
   if (!m.linear.is_dense())
     fmt::print("weights     {}: {} parameters are trained\n", m.linear.form,
                with_unit(static_cast<double>(trainable_count(m)), ""));

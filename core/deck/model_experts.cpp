@@ -63,6 +63,9 @@ std::vector<ModelDefect> expert_defects(const ModelConfig& c) {
          fmt::format("{} of {} experts cannot be chosen", c.num_experts_per_tok, c.num_experts),
          fmt::format("1 to model.num_experts = {}", c.num_experts));
   if (c.family == Family::mixtral) {
+    demand(!c.attention_bias, "attention_bias", "family mixtral has no biases", "false");
+    demand(c.shared_expert_intermediate_size == 0, "shared_expert_intermediate_size",
+           "family mixtral has no shared expert", "0, or family qwen3_moe");
     demand(c.norm_topk_prob, "norm_topk_prob", "the chosen probabilities of family mixtral sum to 1", "true");
     demand(c.moe_intermediate_size == c.intermediate_size, "moe_intermediate_size",
            fmt::format("{} is not model.intermediate_size = {}, the width of an expert of family mixtral",

@@ -6,6 +6,8 @@
 #include <array>
 
 #include "core/deck/options.hpp"
+#include "core/layout/expert_names.hpp"
+#include "core/layout/model_size.hpp"
 #include "core/layout/weight_form.hpp"
 
 namespace sestina {
@@ -119,39 +121,28 @@ void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros).ends_branch = true;
 }
 
-struct ExpertNames {
-  const char *router, *experts, *gate, *up, *down;
-};
-
-ExpertNames expert_names(Family family) {
-  if (family == Family::mixtral)
-    return {"block_sparse_moe.gate.weight", "block_sparse_moe.experts.", ".w1.weight", ".w3.weight", ".w2.weight"};
-  return {"mlp.gate.weight", "mlp.experts.", ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"};
-}
-
 // The router is a matrix like others for the optimizer, as Megatron's Muon and GLM-4.5 have it; an [[optimizer.group]]
 // gives it to the elementwise rule.
 void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
-  const std::int64_t d = c.hidden_size, f = c.moe_intermediate_size, shared = c.shared_expert_intermediate_size;
+  const std::int64_t d = c.hidden_size, shared = c.shared_expert_intermediate_size;
   const ExpertNames names = expert_names(c.family);
-  out.matrix(at + names.router, c.num_experts, d, TensorCut::none);
-  const auto matrix = [&](int expert, const char* name, InitRole role) {
-    const bool down = role == InitRole::down;
-    TensorSpec& spec = out.matrix(fmt::format("{}{}{}{}", at, names.experts, expert, name), down ? d : f, down ? f : d,
-                                  down ? TensorCut::cols : TensorCut::rows, name == names.up);
-    spec.expert = expert;
-    set_range(spec, c, role);
+  int expert = -1;  // every token's
+  const auto mlp = [&](const std::string& gate, const std::string& up, const std::string& down, std::int64_t f) {
+    const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t cols, TensorCut cut, bool follows,
+                         InitRole role) {
+      TensorSpec& spec = out.matrix(at + name + ".weight", rows, cols, cut, follows);
+      spec.expert = expert;
+      set_range(spec, c, role);
+    };
+    add(gate, f, d, TensorCut::rows, false, InitRole::up);
+    add(up, f, d, TensorCut::rows, true, InitRole::up);
+    add(down, d, f, TensorCut::cols, false, InitRole::down);
   };
-  for (int expert = 0; expert < static_cast<int>(c.num_experts); ++expert) {
-    matrix(expert, names.gate, InitRole::up);
-    matrix(expert, names.up, InitRole::up);
-    matrix(expert, names.down, InitRole::down);
-  }
-  if (shared == 0) return;
-  const std::string of_all = at + "mlp.shared_expert.";
-  set_range(out.matrix(of_all + "gate_proj.weight", shared, d, TensorCut::rows), c, InitRole::up);
-  set_range(out.matrix(of_all + "up_proj.weight", shared, d, TensorCut::rows, true), c, InitRole::up);
-  set_range(out.matrix(of_all + "down_proj.weight", d, shared, TensorCut::cols), c, InitRole::down);
+  out.matrix(at + names.router + ".weight", c.num_experts, d, TensorCut::none);
+  const std::string all = names.shared;
+  if (shared > 0) mlp(all + "gate_proj", all + "up_proj", all + "down_proj", shared);
+  for (expert = 0; expert < static_cast<int>(c.num_experts); ++expert)
+    mlp(names.gate_of(expert), names.up_of(expert), names.down_of(expert), c.moe_intermediate_size);
 }
 
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {
@@ -283,11 +274,6 @@ ArenaLayout matrix_arena_layout(const std::vector<TensorSpec>& specs) {
 
 std::int64_t parameter_count(const ModelConfig& config) {
   return sum_over_tensors(dense_model(config), [](const TensorSpec& spec) { return spec.elements(); });
-}
-
-std::int64_t active_count(const ModelConfig& c) {
-  const std::int64_t expert = 3 * c.hidden_size * c.moe_intermediate_size;
-  return parameter_count(c) - c.num_hidden_layers * (c.num_experts - c.num_experts_per_tok) * expert;
 }
 
 std::int64_t trainable_count(const ModelConfig& config) {

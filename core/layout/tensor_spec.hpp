@@ -159,10 +159,8 @@ auto sum_over_tensors(ModelConfig config, Of of) {
 // Return the parameters of the model, in whatever form its weights are trained; tied weights are counted once.
 std::int64_t parameter_count(const ModelConfig&);
 std::int64_t trainable_count(const ModelConfig&);  // those that an update changes, or those that stand for them
-std::int64_t active_count(const ModelConfig&);     // those that a token passes: of experts the chosen ones
 // Returns the FLOPs per token of forward and backward with dense weights: 6 N_matmul + 6 L H (2 h) T for N_matmul
-// weights in products (of experts the chosen ones), L layers, H heads of dim h and T tokens; embeddings are left out,
-// the head is counted once.
+// weights in products, L layers, H heads of dim h and T tokens; embeddings are left out, the head is counted once.
 double flops_per_token(const ModelConfig&, std::int64_t sequence);
 
 // Returns the FLOPs per token of a run, in the form of its weights, all ranks together. Dense weights count as above.
