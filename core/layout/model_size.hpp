@@ -43,10 +43,12 @@ struct LayerSizes {
   std::size_t down = 0;       // (n, D) output of down_proj before its norm (post-norm)
   // Elements that weights in another form than dense keep of their forward pass, unless blocks are recomputed.
   std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
-  // Mixtures of experts: N tokens with k choices each among E experts of width W, so R = N k rows.
-  std::size_t expert_up = 0;  // (R, 2W) gate and up, sorted by expert
-  std::size_t choices = 0;    // (N, k) in 32 bits: numbers of experts; places among the sorted rows; tokens of these
-  std::size_t counts = 0;     // (E) in 64 bits: rows of each expert
+  // Mixtures of experts: N tokens with k choices each among E experts of width W, so R = N k rows; R' of them at most
+  // are at the experts of this rank, all where it has all experts (ModelPart::expert_rows).
+  std::size_t expert_rows = 0;  // R'
+  std::size_t expert_up = 0;    // (R', 2W) gate and up, sorted by expert
+  std::size_t choices = 0;      // (N, k) in 32 bits: numbers of experts; places among the sorted rows; tokens of these
+  std::size_t counts = 0;       // (E) in 64 bits: rows of each expert
   // Elements in Acc<T>:
   std::size_t router = 0, choice_weights = 0, log_sums = 0;  // (N, E) probabilities, (N, k), (N) of router logits
   std::size_t lse = 0;                                       // (B, H, T)
@@ -62,9 +64,9 @@ std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequen
 // Returns the bytes it keeps in addition for two-part backward passes: what the input parts leave for the weight parts.
 std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
 // Returns the widths of these by layer: before the sum after attention, of q, k, v, inside the MLP, before its sum;
-// what the input parts of qkv, o, up and down pass on, 0 where they are dense; and those of experts for each token:
-// inside, before their sum, of router logits.
-std::array<std::int64_t, 11> split_widths(const ModelConfig&);
+// what the input parts of qkv, o, up and down pass on, 0 where they are dense; and of router logits. Rows of experts
+// (widths moe_intermediate_size and D) come on top of them.
+std::array<std::int64_t, 9> split_widths(const ModelConfig&);
 
 // Returns the rows of logits that exist at a time: equal slices under the limit, at least one row; the same on all
 // ranks.

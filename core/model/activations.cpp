@@ -31,7 +31,7 @@ class Cutter {
 template <class Exec, class T>
 void cut_experts(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, LayerActivations<Exec, T>& layer) {
   using A = Acc<T>;
-  layer.expert_up = cut.template matrix<T>(s.expert_up, s.choices);
+  layer.expert_up = cut.template matrix<T>(s.expert_up, s.expert_rows);
   layer.chosen = cut.template matrix<std::int32_t>(s.choices, n);
   layer.place = cut.template matrix<std::int32_t>(s.choices, n);
   layer.token = cut.template vector<std::int32_t>(s.choices);
@@ -130,14 +130,15 @@ void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch
     block.passed_o = matrix(widths[5]);
     block.passed_up = matrix(widths[6]);
     block.passed_down = matrix(widths[7]);
-    const auto choices = static_cast<std::size_t>(part.config.num_experts_per_tok);
-    const auto by_choice = [&](std::int64_t width) {
-      const auto elements = n * static_cast<std::size_t>(width);
-      return elements == 0 ? Matrix<T, Exec>() : cut.template matrix<T>(elements, n * choices);
-    };
-    block.expert_inner = by_choice(widths[8]);
-    block.expert_rows = by_choice(widths[9]);
-    block.router = matrix(widths[10]);
+    block.router = matrix(widths[8]);
+    if (part.config.has_experts()) {
+      const auto rows = static_cast<std::size_t>(part.expert_rows(static_cast<std::int64_t>(n)));
+      const auto at_experts = [&](std::int64_t width) {
+        return cut.template matrix<T>(rows * static_cast<std::size_t>(width), rows);
+      };
+      block.expert_inner = at_experts(part.config.moe_intermediate_size);
+      block.expert_rows = at_experts(part.config.hidden_size);
+    }
     kept.push_back(block);
   }
 }

@@ -56,7 +56,7 @@ class Builder {
     const std::int64_t d = c_.hidden_size, f = c_.moe_intermediate_size;
     layer.router = linear(at + names.router, c_.num_experts, d);
     for (int e = 0; e < static_cast<int>(c_.num_experts); ++e)
-      if (index_.contains(at + names.gate_of(e) + ".weight"))
+      if (specs_[index_.at(at + names.gate_of(e) + ".weight")].rows > 0)  // else it is on another rank
         layer.experts.push_back({linear(at + names.gate_of(e), 2 * f, d), linear(at + names.down_of(e), d, f)});
   }
   typename Views::Linear linear(const std::string& at, std::int64_t rows, std::int64_t cols) const {
