@@ -2,6 +2,7 @@
 // their bound.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <numeric>
 #include <set>
@@ -155,6 +156,25 @@ TEST(ExpertPlan, RanksKeepTheirExpertsAlone) {
                            [](std::size_t sum, const RankMemory& rank) { return sum + rank.saved; });
   };
   EXPECT_EQ(state(apart), state(whole)) << "a checkpoint has everything once";
+}
+
+// Qwen3-30B-A3B with two experts of every layer on each rank: loads at their bound, planned at once.
+TEST(ExpertPlan, TheMixtureOf256RanksIsPlannedAtOnce) {
+  Options options = plan_options(preset("qwen3-30b-a3b"), "muon", 64);
+  options.parallel.pp = 4;
+  options.parallel.ep = 64;
+  options.train.global_batch = 256;
+  options.train.micro_batch = 1;
+  const auto start = std::chrono::steady_clock::now();
+  const Plan plan = make_plan(options);
+  const std::vector<RankMemory> memory = rank_memory(plan, 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  ASSERT_EQ(memory.size(), 256u);
+  EXPECT_LE(plan.dp_cost.gap(), 1e-3);
+  std::int64_t parameters = 0;
+  for (const RankMemory& rank : memory) parameters += rank.size.parameters;
+  EXPECT_NEAR(static_cast<double>(parameters), static_cast<double>(parameter_count(options.model)),
+              1e-3 * static_cast<double>(parameter_count(options.model)));
 }
 
 TEST(ExpertPlan, RoomIsForAllRowsOrAsTheDeckSays) {
