@@ -76,6 +76,25 @@ TYPED_TEST(ExpertParallel, RecomputesItsBlocks) {
   EXPECT_EQ(kept.weights, again.weights);
 }
 
+// The calls of a step are those of the plan.
+TYPED_TEST(ExpertParallel, SendsAsOftenAsThePlanSays) {
+  for (const bool recompute : {false, true}) {
+    TrainingCase run = expert_case("muon", 2);
+    run.options.train.recompute = recompute;
+    const Plan plan = make_plan({run.options, world().size()});
+    std::int64_t counts = 0, sends = 0;
+    for (const Collective& collective : plan.collectives)
+      if (collective.group == "experts") (collective.what == "token counts" ? counts : sends) += collective.count;
+    TypedExecutor<TypeParam, float> executor(TypeParam(), plan, world());
+    executor.initialise(5);
+    Trained result;
+    train_steps(executor, run.options, 0, 3, result);
+    const auto done = executor.run().shared().groups.experts.take_count();
+    EXPECT_EQ(done.counts, 3 * counts) << recompute;
+    EXPECT_EQ(done.sends, 3 * sends) << recompute;
+  }
+}
+
 TYPED_TEST(ExpertParallel, GivesTheSameBitsAgain) {
   const TrainingCase run = expert_case("muon", 2);
   const Trained first = train_together<float, TypeParam>(run, 4), second = train_together<float, TypeParam>(run, 4);
