@@ -10,20 +10,19 @@
 namespace sestina {
 namespace {
 
-using Counts = std::vector<std::int64_t>;
 constexpr std::int64_t plenty = 1 << 20;
 
 // Rows that a rank sends to an expert.
 using RowsOf = std::int64_t (*)(int rank, std::size_t expert);
 
 // What element (row, column) of the rows of a rank for an expert is: a small whole number, which every type holds.
-double element(int rank, std::size_t expert, std::int64_t row, std::size_t col) {
+double token_value(int rank, std::size_t expert, std::int64_t row, std::size_t col) {
   return static_cast<double>(
       (static_cast<std::size_t>(rank) * 31 + expert * 7 + static_cast<std::size_t>(row) * 3 + col) % 251);
 }
 
 template <class T, class Exec>
-using Rows = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::memory_space>;
+using TokenRows = Kokkos::View<T**, Kokkos::LayoutRight, typename Exec::memory_space>;
 
 template <class T, class Exec>
 void check_rows(RowsOf rows_of, std::size_t own, std::size_t width) {
@@ -36,18 +35,18 @@ void check_rows(RowsOf rows_of, std::size_t own, std::size_t width) {
   for (std::size_t e = 0; e < experts; ++e) {
     rows.sent.push_back(rows_of(me, e));
     for (std::int64_t r = 0; r < rows.sent.back(); ++r)
-      for (std::size_t c = 0; c < width; ++c) mine.push_back(static_cast<T>(element(me, e, r, c)));
+      for (std::size_t c = 0; c < width; ++c) mine.push_back(static_cast<T>(token_value(me, e, r, c)));
   }
   group.exchange_counts(rows);
-  Counts received;
+  std::vector<std::int64_t> received;
   for (std::size_t e = static_cast<std::size_t>(me) * own; e < static_cast<std::size_t>(me + 1) * own; ++e)
     for (int source = 0; source < group.size(); ++source) {
       received.push_back(rows_of(source, e));
       for (std::int64_t r = 0; r < received.back(); ++r)
-        for (std::size_t c = 0; c < width; ++c) expected.push_back(static_cast<T>(element(source, e, r, c)));
+        for (std::size_t c = 0; c < width; ++c) expected.push_back(static_cast<T>(token_value(source, e, r, c)));
     }
   ASSERT_EQ(rows.received, received);
-  const Rows<T, Exec> from("from", mine.size() / width, width), there("there", expected.size() / width, width),
+  const TokenRows<T, Exec> from("from", mine.size() / width, width), there("there", expected.size() / width, width),
       back("back", mine.size() / width, width);
   Kokkos::deep_copy(
       from, Kokkos::View<const T**, Kokkos::LayoutRight, Kokkos::HostSpace>(mine.data(), from.extent(0), width));
@@ -128,7 +127,8 @@ std::vector<int> expert_ranks(int dp) {
 
 // A sum over the tokens of several ranks is one product here, and a tree over micro-batches on one rank: gradients of
 // experts differ by rounding, as in grids of tensor-parallel ranks.
-void expect_near(const Trained& one, const Trained& several, const std::string& kind, const std::string& what) {
+void expect_same_training(const Trained& one, const Trained& several, const std::string& kind,
+                          const std::string& what) {
   EXPECT_NEAR(one.loss[0], several.loss[0], 3e-6 * one.loss[0]) << what;
   EXPECT_NEAR(one.norm[0], several.norm[0], 3e-5 * one.norm[0]) << what;
   EXPECT_LT(largest_difference(one, several), allowed_drift(kind, 5).loss) << what;
@@ -144,8 +144,8 @@ TYPED_TEST(ExpertParallel, EveryOptimizerAgreesWithOneRank) {
   for (const std::string& kind : every_kind()) {
     const Trained one = train_alone<float, TypeParam>(alone(expert_case(kind, 1)), 5);
     for (const int ep : expert_ranks(world().size()))
-      expect_near(one, train_together<float, TypeParam>(expert_case(kind, ep), 5), kind,
-                  fmt::format("{}, ep {} of {}", kind, ep, world().size()));
+      expect_same_training(one, train_together<float, TypeParam>(expert_case(kind, ep), 5), kind,
+                           fmt::format("{}, ep {} of {}", kind, ep, world().size()));
   }
 }
 
@@ -157,7 +157,7 @@ TYPED_TEST(ExpertParallel, AgreesInPipelineStages) {
     for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::zb_h1}) {
       TrainingCase run = expert_case(kind, 2, 2);
       run.options.parallel.schedule = schedule;
-      expect_near(one, train_together<float, TypeParam>(run, 5), kind, fmt::format("{}, two stages", kind));
+      expect_same_training(one, train_together<float, TypeParam>(run, 5), kind, fmt::format("{}, two stages", kind));
     }
   }
 }
