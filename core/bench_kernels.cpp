@@ -83,8 +83,8 @@ class KernelBench {
   // Times the products of one expert that has the mean number of rows.
   void experts(std::size_t in, std::size_t inner) {
     const std::size_t rows = std::max<std::size_t>(1, choices() / width(config_.num_experts));
-    linear(fmt::format("gate, up of an expert with {} rows", rows), in, 2 * inner, rows);
-    linear(fmt::format("down of an expert with {} rows", rows), inner, in, rows);
+    linear("expert gate, up", in, 2 * inner, rows);
+    linear("expert down", inner, in, rows);
   }
 
   void linear(const std::string& name, std::size_t in, std::size_t out) { linear(name, in, out, rows_); }
