@@ -4,7 +4,7 @@
 
 namespace sestina {
 
-// Reads parallel.ep and parallel.expert_room; dp, tp and pp are known.
+// Reads parallel.ep and parallel.expert_room; all else of the section has been read.
 void read_expert_parallel(Deck&, const ModelConfig&, ParallelOptions&);
 
 // Collects errors for options that training with parallel.ep > 1 conflicts with.

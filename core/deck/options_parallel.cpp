@@ -132,10 +132,10 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
-  read_expert_parallel(deck, model, parallel);
   read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
   read_correction(deck, schedule, parallel);
+  read_expert_parallel(deck, model, parallel);
   constexpr std::int64_t most_ranks = 1 << 20;
   if (parallel.ranks() > most_ranks)
     deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
