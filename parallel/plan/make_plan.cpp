@@ -110,6 +110,7 @@ std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel, 
   return optimal_owners(draft, ranks);
 }
 
+// Lets matrices change owners where that makes the largest load smaller (balance_places).
 void balance_experts(StagePlan& stage, const Draft& all, const PlanInput& input) {
   PlacedItems items{all.cost, {}};
   std::vector<int> owner;
