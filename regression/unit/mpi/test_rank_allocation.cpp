@@ -36,7 +36,7 @@ TEST(RankAllocation, AStepAllocatesNothing) {
     }
 }
 
-// Weights that stay choose the same experts: oneDNN makes a product for each number of rows that is new.
+// Weights that stay choose the same experts: no shape of a product is new.
 TEST(RankAllocation, AStepWithExpertsOnSeveralRanksAllocatesNothing) {
   for (const int ep : {2, 4}) {
     TrainingCase run = training_case("muon", Family::qwen3_moe);
