@@ -2,6 +2,7 @@
 
 #include "core/benches.hpp"
 #include "core/dispatch.hpp"
+#include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/stage_values.hpp"
 #include "kernels/base/threads.hpp"
@@ -28,15 +29,22 @@ class KernelBench {
   }
 
   std::vector<KernelTime> run() {
-    const auto D = width(config_.hidden_size), F = width(config_.intermediate_size), Q = width(config_.query_width()),
+    const auto D = width(config_.hidden_size), F = width(mlp_width(config_)), Q = width(config_.query_width()),
                K = width(config_.key_value_width());
     linear("q, k, v", D, Q + 2 * K);
     linear("o", Q, D);
-    linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
-    linear("down", F, D);
+    if (F > 0) {
+      linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
+      linear("down", F, D);
+    }
+    if (config_.has_experts()) experts(D, width(config_.moe_intermediate_size));
     linear("head", D, width(config_.vocab_size));
     attention_rows(Q, K);
-    row_kernels(D, F, Q);
+    row_kernels(D, Q);
+    if (config_.has_experts())
+      swiglu_rows(choices(), width(config_.moe_intermediate_size));
+    else
+      swiglu_rows(rows_, F);
     adamw_row();
     return result_;
   }
@@ -71,11 +79,20 @@ class KernelBench {
     result_.push_back({name, median(seconds), flops, bytes});
   }
 
+  std::size_t choices() const { return rows_ * width(config_.num_experts_per_tok); }
+  // Times the products of one expert that has the mean number of rows.
+  void experts(std::size_t in, std::size_t inner) {
+    const std::size_t rows = std::max<std::size_t>(1, choices() / width(config_.num_experts));
+    linear("expert gate, up", in, 2 * inner, rows);
+    linear("expert down", inner, in, rows);
+  }
+
+  void linear(const std::string& name, std::size_t in, std::size_t out) { linear(name, in, out, rows_); }
   // Times the three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
-  void linear(const std::string& name, std::size_t in, std::size_t out) {
-    const auto x = buffer<T>(rows_ * in), w = buffer<T>(in * out), y = buffer<T>(rows_ * out);
+  void linear(const std::string& name, std::size_t in, std::size_t out, std::size_t rows) {
+    const auto x = buffer<T>(rows * in), w = buffer<T>(in * out), y = buffer<T>(rows * out);
     const auto dw = buffer<A>(in * out);
-    const double flops = 2.0 * static_cast<double>(rows_) * static_cast<double>(in) * static_cast<double>(out);
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
     time(name + ": forward", flops, 0, [&] {
       gemm_.template operator()<T, T>(Op::none, Op::transpose, 1, matrix(x, in), matrix(w, in), 0, matrix(y, out));
     });
@@ -110,7 +127,17 @@ class KernelBench {
     });
   }
 
-  void row_kernels(std::size_t D, std::size_t F, std::size_t Q) {
+  void swiglu_rows(std::size_t rows, std::size_t F) {
+    const double elements = static_cast<double>(rows) * static_cast<double>(F), element = sizeof(T);
+    const auto up = buffer<T>(rows * 2 * F), activated = buffer<T>(rows * F);
+    time("SwiGLU: forward", 0, 3 * elements * element,
+         [&] { swiglu<Exec, T>(exec_, matrix(up, 2 * F), matrix(activated, F)); });
+    time("SwiGLU: backward", 0, 6 * elements * element, [&] {
+      swiglu_backward<Exec, T>(exec_, matrix(activated, F), matrix(up, 2 * F), matrix(up, 2 * F), matrix(activated, F));
+    });
+  }
+
+  void row_kernels(std::size_t D, std::size_t Q) {
     const double n = static_cast<double>(rows_), element = sizeof(T);
     Workspace<Exec> workspace(bytes_of<NormScratch<Exec, T>, Exec>(rows_, D));
     const auto x = buffer<T>(rows_ * D), branch = buffer<T>(rows_ * D), y = buffer<T>(rows_ * D);
@@ -121,12 +148,6 @@ class KernelBench {
     time("RMSNorm: backward", 0, 4 * n * static_cast<double>(D) * element, [&] {
       rms_norm_backward<Exec, T>(exec_, matrix(y, D), matrix(x, D), weight, inverse, matrix(branch, D), matrix(y, D),
                                  dweight, workspace);
-    });
-    const auto up = buffer<T>(rows_ * 2 * F), activated = buffer<T>(rows_ * F);
-    time("SwiGLU: forward", 0, 3 * n * static_cast<double>(F) * element,
-         [&] { swiglu<Exec, T>(exec_, matrix(up, 2 * F), matrix(activated, F)); });
-    time("SwiGLU: backward", 0, 6 * n * static_cast<double>(F) * element, [&] {
-      swiglu_backward<Exec, T>(exec_, matrix(activated, F), matrix(up, 2 * F), matrix(up, 2 * F), matrix(activated, F));
     });
     const auto q = buffer<T>(rows_ * Q);
     const auto half = width(config_.head_dim / 2);

@@ -11,6 +11,7 @@
 #include "kernels/model/activation.hpp"
 #include "kernels/model/attention.hpp"
 #include "kernels/model/loss.hpp"
+#include "kernels/model/token_sort.hpp"
 
 namespace sestina {
 namespace {
@@ -120,8 +121,17 @@ void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool s
     declare_attention_continued<Exec, T>(workspace, context_.exec, attention_shape(c, 1, width_), rows);
   thin(c.hidden_size);
   thin(c.query_width());
-  take_rows<T>(context, c.intermediate_size);  // as mlp_forward_down does
-  thin(c.intermediate_size);
+  {
+    const auto mlp_frame = workspace.frame();
+    take_rows<T>(context, mlp_width(c));  // as mlp_forward_down does
+    thin(mlp_width(c));
+  }
+  if (!c.has_experts()) return;
+  declare<TokenSortScratch<Exec>>(workspace, rows, c.num_experts);
+  take_rows<T>(context, c.num_experts_per_tok * c.moe_intermediate_size);  // as experts_forward_down does
+  take_rows<T>(context, c.num_experts_per_tok * c.hidden_size);
+  thin(c.moe_intermediate_size);
+  thin(c.hidden_size);
 }
 
 template <class Exec, class T>

@@ -5,7 +5,8 @@
 // A new position of each sequence (step) takes products that only read the weights, and on the host its bits do not
 // depend on the other sequences. In deterministic mode a position is computed as the row of the full window that it is:
 // products on the host are made of tiles of 256 rows, so the whole tile in which it lies passes through the layers, and
-// logits equal those of a window of max_position_embeddings tokens to the bit (on a device within rounding).
+// logits equal those of a window of max_position_embeddings tokens to the bit (on a device, and in mixtures of experts,
+// whose rows lie where choices put them, within rounding).
 #pragma once
 #include <vector>
 

@@ -115,6 +115,7 @@ template <class Exec, class T>
 void Stage<Exec, T>::backward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
                               Vector<const std::int32_t, Exec> targets, double gradient_scale, int micro,
                               BlockHooks& hooks) {
+  slot.gradient_scale = gradient_scale;
   if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_, hooks);
   model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_, hooks);
   model_.loss_sum(slot, norm_->note(micro));

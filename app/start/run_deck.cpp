@@ -73,10 +73,14 @@ void take_all_ranks(DeckArguments& arguments, const std::string& stored, const s
     arguments.overrides.push_back("parallel.dp=1");
   else if (tp > 0 && ranks % tp == 0)
     arguments.overrides.push_back(fmt::format("parallel.dp={}", ranks / tp));
+  if (given_deck(arguments).has("parallel.ep")) return;  // the stored number fits the ranks that wrote it
+  const std::int64_t ep = deck.integer("parallel.ep", 1), dp = pp > 1 || tp < 1 ? 1 : ranks / tp;
+  if (ep > 1 && dp > 0 && dp % ep != 0) arguments.overrides.push_back(fmt::format("parallel.ep={}", std::gcd(ep, dp)));
 }
 
 void take_forward_ranks(DeckArguments& arguments, const std::string& stored, const std::string& stored_where,
                         int ranks) {
+  arguments.overrides.push_back("parallel.ep=1");
   if (ranks == 1) {
     for (const char* one : {"parallel.dp=1", "parallel.tp=1", "parallel.pp=1"}) arguments.overrides.push_back(one);
     return;

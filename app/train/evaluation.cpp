@@ -51,14 +51,18 @@ std::optional<Evaluation> evaluate_loss(Evaluator& evaluator, const SampleSet& s
   for (std::size_t round = 0; round < losses.size(); round += dp) {
     if (stop()) return std::nullopt;
     const std::size_t i = round + dp_rank;
-    if (i >= losses.size()) continue;
+    const bool idle = i >= losses.size();
+    if (idle && evaluator.plan().input.parallel.ep == 1) continue;  // else others wait for its experts
     const std::uint64_t sample = i * B;
-    const std::size_t rows = std::min<std::uint64_t>(B, wanted - sample);
+    const std::size_t rows = idle ? 0 : std::min<std::uint64_t>(B, wanted - sample);
     for (std::size_t b = 0; b < rows; ++b)
       read_sample(set, sample + b, &tokens[b * (length + 1)], &first_key[b * length], unreadable);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
-    losses[i] = evaluator.loss({tokens.data(), evaluator.options().mask_documents ? first_key.data() : nullptr});
+    const double loss =
+        evaluator.loss({tokens.data(), evaluator.options().mask_documents ? first_key.data() : nullptr});
+    if (idle) continue;
+    losses[i] = loss;
     if (!last) continue;
     evaluator.token_losses(token_losses.data());
     for (std::size_t b = 0; b < rows; ++b) {

@@ -78,6 +78,7 @@ Json micro_groups_json(const Plan& plan) {
 
 Json model_json(const Options& options) {
   return {{"parameters", parameter_count(options.model)},
+          {"active_parameters", active_count(options.model)},
           {"trainable", trainable_count(options.model)},
           {"tensors", sum_over_tensors(options.model, [](const TensorSpec&) { return 1; })}};
 }
@@ -157,7 +158,7 @@ Json to_json(const RunPlan& run) {
   const Plan& plan = run.plan;
   const auto& compared = run.compared;
   Json out = {{"model", model_json(run.options)},
-              {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}}},
+              {"parallel", {{"dp", plan.dp}, {"tp", plan.tp}, {"pp", plan.pp}, {"ep", run.options.parallel.ep}}},
               {"ranks", ranks_json(run)},
               {"ratios",
                {{"dp",

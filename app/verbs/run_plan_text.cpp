@@ -43,6 +43,10 @@ void print_sizes(const RunPlan& run) {
              m.intermediate_size, m.num_attention_heads, m.num_key_value_heads, m.head_dim, m.vocab_size);
   fmt::print("parameters  {} in {} tensors\n", with_unit(static_cast<double>(parameter_count(m)), ""),
              sum_over_tensors(m, [](const TensorSpec&) { return 1; }));
+  if (m.has_experts())
+    fmt::print("experts     {} in each layer, {} for a token, intermediate {}: a token passes {} parameters\n",
+               m.num_experts, m.num_experts_per_tok, m.moe_intermediate_size,
+               with_unit(static_cast<double>(active_count(m)), ""));
   if (!m.linear.is_dense())
     fmt::print("weights     {}: {} parameters are trained\n", m.linear.form,
                with_unit(static_cast<double>(trainable_count(m)), ""));
@@ -114,8 +118,9 @@ void print_loads(const RunPlan& run) {
 void print_balance(const RunPlan& run) {
   const Plan& plan = run.plan;
   if (plan.ranks() == 1) return;
-  fmt::print("ranks       dp {} x tp {} x pp {} = {}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
-             name_of(run.options.parallel.partition));
+  const int ep = run.options.parallel.ep;
+  fmt::print("ranks       dp {} x tp {} x pp {} = {}{}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
+             ep > 1 ? fmt::format(", experts over ep {}", ep) : "", name_of(run.options.parallel.partition));
   std::size_t matrices = 0, parts = 0;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {
@@ -188,11 +193,11 @@ void print_refreshes(const RunPlan& run) {
 void print_collectives(const RunPlan& run) {
   if (run.plan.collectives.empty()) return;
   const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
-  fmt::print("{:38}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
+  fmt::print("{:42}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
              run.options.parallel.node_size > 0 ? column("between nodes") : "");
   for (const Collective& c : run.plan.collectives) {
     const auto between = between_nodes_bytes(c, run.options);
-    fmt::print("  {:3} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
+    fmt::print("  {:7} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
                with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),
                between ? column(with_unit(*between, "B")) : "");
   }

@@ -16,6 +16,7 @@
 #include "app/train/dense_reader.hpp"
 #include "app/train/run_data.hpp"
 #include "core/deck/model_config.hpp"
+#include "core/deck/model_experts.hpp"
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "io/checkpoint/checkpoint.hpp"
@@ -121,6 +122,8 @@ int run_checkpoint_export(const CheckpointExportArguments& arguments) {
   fmt::print("{}: step {}, {} tensors, {} parameters as {}{}\n", arguments.output, reader.run().step, tensors.size(),
              parameter_count(config), arguments.bf16 ? "bf16" : "fp32",
              which.empty() ? "" : fmt::format(", weights \"{}\"", which));
+  if (const std::string difference = mixture_difference(config); !difference.empty())
+    fmt::print("transformers has no class for this model ({}): sestina alone reads the folder\n", difference);
   const std::string difference = gpt2_difference(config);
   if (config.family == Family::gpt)
     fmt::print("{}\n", difference.empty() ? "transformers loads it as GPT-2 (GPT2LMHeadModel)"

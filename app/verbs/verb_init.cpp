@@ -100,11 +100,16 @@ Options model_options(const InitArguments& arguments, const std::string& precisi
   return options;
 }
 
-// Returns the weights whose number the length of a run follows: of matrices in blocks and of the head.
+// Returns the weights whose number the length of a run follows: of matrices in blocks, of experts the chosen ones, and
+// of the head.
 double scaling_weights(const ModelConfig& model) {
-  return static_cast<double>(sum_over_tensors(model, [](const TensorSpec& spec) {
-    return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
-  }));
+  return static_cast<double>(sum_over_tensors(model,
+                                              [](const TensorSpec& spec) {
+                                                return spec.role == Role::matrix || spec.role == Role::head
+                                                           ? spec.elements()
+                                                           : 0;
+                                              })) -
+         static_cast<double>(parameter_count(model) - active_count(model));
 }
 
 // Returns the largest power of two, at most the batch, that leaves half of the memory free; 1 when none does.

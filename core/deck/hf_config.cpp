@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/deck/model_config.hpp"
+#include "core/deck/model_experts.hpp"
 
 namespace sestina {
 
@@ -23,7 +24,11 @@ struct HfName {
 constexpr HfName hf_names[] = {{Family::llama, "llama", "LlamaForCausalLM"},
                                {Family::olmo2, "olmo2", "Olmo2ForCausalLM"},
                                {Family::qwen3, "qwen3", "Qwen3ForCausalLM"},
-                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"}};  // for a gpt that is no GPT-2
+                               {Family::gpt, "sestina_gpt", "SestinaGPTForCausalLM"},  // for a gpt that is no GPT-2
+                               {Family::qwen3_moe, "qwen3_moe", "Qwen3MoeForCausalLM"},
+                               {Family::mixtral, "mixtral", "MixtralForCausalLM"},
+                               // for a mixture that no class of transformers has
+                               {Family::qwen3_moe, "sestina_moe", "SestinaMoeForCausalLM"}};
 
 Family read_family(const HfReader& in) {
   const std::string type = in.text("model_type", "");
@@ -116,8 +121,9 @@ void read_sizes(const HfReader& in, const ModelConfig& of_class, ModelConfig& c)
 ModelConfig hf_class_defaults(Family family) {
   ModelConfig c = family_defaults(family);
   c.head_dim = family == Family::qwen3 ? 128 : 0;
-  c.rms_norm_eps = family == Family::olmo2 ? 1e-5 : 1e-6;
-  c.max_position_embeddings = family == Family::qwen3 ? 32768 : 2048;
+  const bool qwen = family == Family::qwen3 || family == Family::qwen3_moe, mixtral = family == Family::mixtral;
+  c.rms_norm_eps = family == Family::olmo2 || mixtral ? 1e-5 : 1e-6;
+  c.max_position_embeddings = qwen ? 32768 : mixtral ? 131072 : 2048;
   if (family == Family::gpt) return c;  // only our own class, which writes every size
   c.hidden_size = 4096;
   c.intermediate_size = family == Family::qwen3 ? 22016 : 11008;
@@ -130,9 +136,21 @@ ModelConfig hf_class_defaults(Family family) {
     c.vocab_size = 50304;
     c.eos_token_id = 50279;
     c.pad_token_id = 1;
+  } else if (mixtral) {
+    c.intermediate_size = 14336;
+    c.vocab_size = 32000;
+    c.num_key_value_heads = 8;
+    c.bos_token_id = 1;
+    c.eos_token_id = 2;
   } else {
     c.vocab_size = 151936;
     c.num_key_value_heads = 32;
+  }
+  if (family == Family::qwen3_moe) {
+    c.hidden_size = 2048;
+    c.intermediate_size = 6144;
+    c.num_hidden_layers = 24;
+    c.num_key_value_heads = 4;
   }
   return c;
 }
@@ -171,6 +189,7 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   if (position != "rope" && position != "learned") in.reject("position", position, "\"rope\", \"learned\"");
   c.position = position == "learned" ? Position::learned : Position::rope;
   if (family == Family::gpt) read_hf_switches(in, c);
+  read_hf_experts(in, c);
   read_token_ids(in, of_class, c);
   refuse_defects(c, where);
   return c;
@@ -204,7 +223,7 @@ std::string ModelConfig::to_hf_json() const {
     json["dtype"] = json["torch_dtype"] = "float32";
     return json.dump(2) + "\n";
   }
-  const HfName& names = hf_names[static_cast<int>(family)];
+  const HfName& names = mixture_difference(*this).empty() ? hf_names[static_cast<int>(family)] : std::end(hf_names)[-1];
   Json rope = rope_json(*this);
   Json json{{"architectures", {names.architecture}}, {"model_type", names.model_type}};
   json["hidden_size"] = hidden_size;
@@ -225,7 +244,8 @@ std::string ModelConfig::to_hf_json() const {
   json["attention_bias"] = attention_bias;
   json["attention_dropout"] = 0.0;
   if (family == Family::llama) json["mlp_bias"] = false;
-  if (family == Family::qwen3) json["use_sliding_window"] = false;
+  if (family == Family::qwen3 || family == Family::qwen3_moe) json["use_sliding_window"] = false;
+  write_hf_experts(*this, json);
   if (family == Family::gpt) json["position"] = position == Position::learned ? "learned" : "rope";
   if (family == Family::gpt) write_hf_switches(*this, json);
   json["initializer_range"] = initializer_range;
@@ -245,7 +265,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Rope {
-  double theta = 10000;  // transformers' default in every family
+  double theta = 10000;  // transformers' default in every family but mixtral
   std::optional<RopeScaling> scaling;
 };
 
@@ -272,6 +292,7 @@ void refuse_other_keys(const HfReader& rope, bool scaled) {
 Rope read_one(const HfReader& rope, const HfReader& outer, const ModelConfig& c) {
   constexpr double least_theta = 1e-9;
   Rope read;
+  if (c.family == Family::mixtral) read.theta = 1e6;
   read.theta = rope.number("rope_theta", outer.number("rope_theta", read.theta, least_theta), least_theta);
   const std::string type = type_of(rope);
   if (type != "default" && type != "llama3")

@@ -32,6 +32,10 @@ constexpr Key read_with_rope[] = {"hidden_size",
                                   "rope_parameters",
                                   "original_max_position_embeddings"};
 constexpr Key read_by_sestina_gpt[] = {"position"};  // and the switches
+constexpr Key read_by_mixtures[] = {"num_experts_per_tok", "router_aux_loss_coef", "output_router_logits"};
+constexpr Key read_by_qwen3_moe[] = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob"};
+constexpr Key read_by_sestina_moe[] = {"shared_expert_intermediate_size"};
+constexpr Key read_by_mixtral[] = {"num_local_experts"};
 constexpr Key read_by_gpt2[] = {"n_embd", "n_inner", "n_layer", "n_head", "n_positions", "activation_function",
                                 "layer_norm_epsilon",
                                 // GPT2Config knows these by two names
@@ -53,6 +57,9 @@ constexpr NeutralKey neutral_with_rope[] = {
     {"use_sliding_window", "[false, null]"}, {"partial_rotary_factor", "[1, null]"},
     {"rope_interleaved", "[false, null]"},   {"clip_qkv", "[null]"}};
 constexpr NeutralKey neutral_without_windows[] = {{"sliding_window", "[null]"}};
+// Every layer is a mixture.
+constexpr NeutralKey neutral_for_qwen3_moe[] = {{"decoder_sparse_step", "[1]"}, {"mlp_only_layers", "[[], null]"}};
+constexpr NeutralKey neutral_for_mixtral[] = {{"router_jitter_noise", "[0, null]"}};
 constexpr NeutralKey neutral_for_gpt2[] = {{"scale_attn_weights", "[true]"},
                                            {"scale_attn_by_inverse_layer_idx", "[false]"}};
 
@@ -190,12 +197,16 @@ void require_neutral(const HfReader& in, const NeutralKey& neutral, const nlohma
 }  // namespace
 
 void check_hf_keys(const HfReader& in, const std::string& type) {
-  const bool gpt2 = type == "gpt2", qwen3 = type == "qwen3", ours = type == "sestina_gpt";
+  const bool gpt2 = type == "gpt2", moe = type == "qwen3_moe" || type == "sestina_moe", mixtral = type == "mixtral",
+             ours = type == "sestina_gpt", qwen3 = type == "qwen3" || moe;
   using Keys = std::span<const Key>;
   using Neutral = std::span<const NeutralKey>;
   for (const auto& [key, value] : in.object().items()) {
-    if (among(key, {read_by_all, gpt2 ? Keys(read_by_gpt2) : Keys(read_with_rope),
-                    ours ? Keys(read_by_sestina_gpt) : Keys(), ours ? Keys(switch_keys) : Keys()})) {
+    if (among(key,
+              {read_by_all, gpt2 ? Keys(read_by_gpt2) : Keys(read_with_rope), ours ? Keys(read_by_sestina_gpt) : Keys(),
+               ours ? Keys(switch_keys) : Keys(), moe || mixtral ? Keys(read_by_mixtures) : Keys(),
+               moe ? Keys(read_by_qwen3_moe) : Keys(), mixtral ? Keys(read_by_mixtral) : Keys(),
+               type == "sestina_moe" ? Keys(read_by_sestina_moe) : Keys()})) {
       const bool null_head = key == "head_dim" && !qwen3 && type != "olmo2";  // hidden_size / num_attention_heads
       if (value.is_null() && !null_head && !among(key, {may_be_null})) in.reject(key.c_str(), value, "a value");
       continue;
@@ -205,7 +216,10 @@ void check_hf_keys(const HfReader& in, const std::string& type) {
       continue;
     const NeutralKey* neutral =
         find_neutral(key, {neutral_for_all, gpt2 ? Neutral(neutral_for_gpt2) : Neutral(neutral_with_rope),
-                           gpt2 || qwen3 ? Neutral() : Neutral(neutral_without_windows)});
+                           gpt2 || qwen3 ? Neutral() : Neutral(neutral_without_windows),
+                           moe       ? Neutral(neutral_for_qwen3_moe)
+                           : mixtral ? Neutral(neutral_for_mixtral)
+                                     : Neutral()});
     if (neutral == nullptr)
       in.reject(key.c_str(), value, fmt::format("no key of this name: it is not one of a {} model", type));
     require_neutral(in, *neutral, value);

@@ -5,13 +5,15 @@
 
 #include "core/deck/deck.hpp"
 #include "core/deck/deck_state.hpp"
+#include "core/deck/model_experts.hpp"
 #include "core/deck/model_switches.hpp"
 
 namespace sestina {
 
 namespace {
 
-constexpr std::array families{Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+constexpr std::array families{Family::llama, Family::olmo2,     Family::qwen3,
+                              Family::gpt,   Family::qwen3_moe, Family::mixtral};
 constexpr std::array keys{"preset",
                           "family",
                           "hidden_size",
@@ -52,6 +54,7 @@ ModelConfig read_hf(Deck& deck) {
   };
   for (const char* key : keys) refuse(key);
   for (const char* key : switch_keys) refuse(key);
+  for (const char* key : expert_keys) refuse(key);
   const std::string folder = deck.path("model.from_hf", "");
   try {
     return ModelConfig::from_hf_folder(folder);
@@ -96,7 +99,8 @@ void read_sizes(Deck& deck, const ModelConfig& base, ModelConfig& c) {
   const bool plain_heads = base.num_key_value_heads == base.num_attention_heads;  // also 0 = 0, a family without sizes
   c.num_key_value_heads = size("num_key_value_heads", plain_heads ? c.num_attention_heads : base.num_key_value_heads);
   const bool derived_dim = base.num_attention_heads * base.head_dim == base.hidden_size;
-  const bool fixed_dim = base.head_dim > 0 && (!derived_dim || base.family == Family::qwen3);
+  const bool named_dim = base.family == Family::qwen3 || base.family == Family::qwen3_moe;
+  const bool fixed_dim = base.head_dim > 0 && (!derived_dim || named_dim);
   c.head_dim =
       size("head_dim", fixed_dim ? base.head_dim : c.hidden_size / std::max<std::int64_t>(c.num_attention_heads, 1));
   const std::int64_t gated =
@@ -160,14 +164,17 @@ ModelConfig family_defaults(Family family) {
   ModelConfig c;
   c.family = family;
   c.hidden_act = activations_of(family).front();
-  c.qk_norm = family == Family::olmo2 || family == Family::qwen3;
+  c.qk_norm = family == Family::olmo2 || family == Family::qwen3 || family == Family::qwen3_moe;
+  c.norm_topk_prob = is_mixture(family);
   if (family == Family::olmo2) {
     c.rope_theta = 5e5;
     c.rms_norm_eps = 1e-6;
-  } else if (family == Family::qwen3) {
+  } else if (family == Family::qwen3 || family == Family::qwen3_moe) {
     c.rope_theta = 1e6;
     c.rms_norm_eps = 1e-6;
     c.head_dim = 128;
+  } else if (family == Family::mixtral) {
+    c.rope_theta = 1e6;
   }
   return c;
 }
@@ -189,6 +196,7 @@ std::vector<ModelDefect> defects(const ModelConfig& c) {
   demand(c.family == Family::gpt || c.position == ModelConfig::Position::rope, "position",
          fmt::format("learned positions in family {}", name(c.family)), "rope (learned: family gpt)");
   for (ModelDefect& defect : switch_defects(c)) found.push_back(std::move(defect));
+  for (ModelDefect& defect : expert_defects(c)) found.push_back(std::move(defect));
   if (c.rope_scaling)
     demand(c.rope_scaling->low_freq_factor < c.rope_scaling->high_freq_factor, "rope_scaling",
            "low_freq_factor is not below high_freq_factor", "low_freq_factor < high_freq_factor");
@@ -215,6 +223,7 @@ ModelConfig ModelConfig::read(Deck& deck) {
   c.initializer_range = deck.number("model.initializer_range", base.initializer_range, {.min = 0});
   c.position =
       deck.choice("model.position", "rope", {"rope", "learned"}) == "learned" ? Position::learned : Position::rope;
+  read_experts(deck, base, c);
   read_switches(deck, c);
   report(deck, defects(c));
   return c;
@@ -250,7 +259,19 @@ constexpr std::array presets{
     Preset{"qwen3-14b", Family::qwen3, 5120, 17408, 40, 40, 8, 128, 151936, 40960, false},
     Preset{"qwen3-32b", Family::qwen3, 5120, 25600, 64, 64, 8, 128, 151936, 40960, false},
     Preset{"asteria-660m", Family::gpt, 1408, 5632, 24, 22, 22, 64, 32128, 1024, true},
+    Preset{"qwen3-30b-a3b", Family::qwen3_moe, 2048, 6144, 48, 32, 4, 128, 151936, 40960, false},
+    Preset{"kimi-k2-like", Family::qwen3_moe, 7168, 18432, 61, 64, 8, 128, 163840, 131072, false},
 };
+
+struct ExpertPreset {
+  const char* name;
+  std::int64_t experts, chosen, intermediate, shared;
+};
+
+// kimi-k2-like has the sizes of Kimi K2 (2025), but grouped queries in the place of latent attention, a mixture in the
+// first layer too, and probabilities from a softmax.
+constexpr std::array expert_presets{ExpertPreset{"qwen3-30b-a3b", 128, 8, 768, 0},
+                                    ExpertPreset{"kimi-k2-like", 384, 8, 2048, 2048}};
 
 }  // namespace
 
@@ -274,6 +295,13 @@ ModelConfig preset(const std::string& name) {
     c.vocab_size = p.vocabulary;
     c.max_position_embeddings = p.positions;
     c.tie_word_embeddings = p.tied;
+    for (const ExpertPreset& e : expert_presets) {
+      if (name != e.name) continue;
+      c.num_experts = e.experts;
+      c.num_experts_per_tok = e.chosen;
+      c.moe_intermediate_size = e.intermediate;
+      c.shared_expert_intermediate_size = e.shared;
+    }
     return c;
   }
   fail(ExitCode::bad_deck, "model.preset: unknown preset, got \"{}\", allowed {}", name,
@@ -308,6 +336,7 @@ std::vector<std::pair<std::string, std::string>> model_keys(const ModelConfig& c
   add("initializer_range", c.initializer_range);
   add("position", std::string(c.position == ModelConfig::Position::learned ? "learned" : "rope"));
   add_switches(keys, c);
+  add_experts(keys, c);
   if (!c.rope_scaling) return keys;
   add("rope_scaling.rope_type", std::string("llama3"));
   add("rope_scaling.factor", c.rope_scaling->factor);

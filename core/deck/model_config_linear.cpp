@@ -131,6 +131,9 @@ void read_with_others(Deck& deck, Options& options) {
 }
 
 std::vector<ModelDefect> linear_defects(const ModelConfig& c) {
+  if (c.has_experts())
+    return {
+        {"linear.form", fmt::format("\"{}\" is not implemented for the weights of experts", c.linear.form), "dense"}};
   if (c.linear.form == "lora") return lora_defects(c);
   if (c.linear.form != "poet-x") return {};
   std::vector<ModelDefect> found = shard_defects(c);

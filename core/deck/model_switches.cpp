@@ -10,7 +10,8 @@ namespace {
 
 // Returns the inputs of a weight with this role.
 std::int64_t inputs_of(const ModelConfig& c, InitRole role) {
-  return role == InitRole::o ? c.query_width() : role == InitRole::down ? c.intermediate_size : c.hidden_size;
+  const std::int64_t inner = c.has_experts() ? c.moe_intermediate_size : c.intermediate_size;
+  return role == InitRole::o ? c.query_width() : role == InitRole::down ? inner : c.hidden_size;
 }
 
 // Reads [model.init]: a standard deviation for each role, or "fan_in", that of PyTorch's uniform linear layers.
@@ -63,8 +64,8 @@ std::vector<ModelDefect> switch_defects(const ModelConfig& c) {
   };
   const bool gpt = c.family == Family::gpt, rope = c.position == ModelConfig::Position::rope;
   constexpr const char* of_gpt = "a switch of family gpt";
-  demand(gpt || c.qk_norm == c.query_norms(), "qk_norm", "q and k have norms in qwen3 and olmo2, not in llama",
-         "as the family has it (gpt: either)");
+  demand(gpt || c.qk_norm == c.query_norms(), "qk_norm",
+         "q and k have norms in qwen3, qwen3_moe and olmo2, not in others", "as the family has it (gpt: either)");
   demand(gpt || c.norm_gain, "norm_gain", of_gpt, "true");
   demand(gpt || c.qk_norm_gain, "qk_norm_gain", of_gpt, "true");
   demand(gpt || !c.embedding_norm, "embedding_norm", of_gpt, "false");

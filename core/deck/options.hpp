@@ -186,7 +186,8 @@ struct ParallelOptions {
     std::int64_t warmup = 0;    // pipemare: synchronous updates before all others
     double lambda = 0;          // dc-asgd
   } correction;
-  int ep = 1;  // expert-parallel ranks: of the dp ranks of a group, ep in a row hold all experts together
+  int ep = 1;              // expert-parallel ranks: of the dp ranks of a group, ep in a row hold all experts together
+  double expert_room = 0;  // rows of tokens that a rank has room for at its experts, over the mean; 0: all there can be
   enum class Shard { state, gradients, weights } shard = Shard::state;  // what data-parallel ranks keep a part of
   bool is_async() const { return pp > 1 && schedule == Schedule::async_1f1b; }
   std::int64_t ranks() const { return std::int64_t{dp} * tp * pp; }

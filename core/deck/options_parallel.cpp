@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/expert_options.hpp"
 #include "core/deck/options.hpp"
 
 namespace sestina {
@@ -134,6 +135,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
   read_correction(deck, schedule, parallel);
+  read_expert_parallel(deck, model, parallel);
   constexpr std::int64_t most_ranks = 1 << 20;
   if (parallel.ranks() > most_ranks)
     deck.error("parallel.dp", fmt::format("{} ranks in all", parallel.ranks()),
@@ -185,6 +187,8 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
     found.push_back({"parallel.tp", fmt::format("does not divide model.{} = {}", what, size),
                      fmt::format("a divisor of {}", size)});
   };
+  if (model.has_experts() && tp > 1)
+    found.push_back({"parallel.tp", "tensor parallelism is not implemented for mixtures of experts", "1"});
   need(model.num_attention_heads, "num_attention_heads");
   need(model.intermediate_size, "intermediate_size");
   // Key and value heads are split, or several ranks hold each one.
@@ -259,13 +263,16 @@ void require_auditable(Deck& deck, const Options& options) {
 
 // Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
-  const bool even = parallel.is_async();  // a stage is as many micro-batches late on all ranks
+  // A stage is as many micro-batches late on all ranks; ranks that share out experts run the same passes together.
+  const bool even = parallel.is_async() || parallel.ep > 1;
   const int dp = parallel.dp, micros = train.global_batch / train.micro_batch;
   if (train.global_batch < dp) {
     deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", dp),
                fmt::format(">= {}", dp));
   } else if (even && train.global_batch % dp != 0) {
-    deck.error("train.global_batch", "parallel.schedule = \"async-1f1b\" needs the same share for all ranks",
+    deck.error("train.global_batch",
+               fmt::format("{} needs the same share for all ranks",
+                           parallel.ep > 1 ? "parallel.ep > 1" : "parallel.schedule = \"async-1f1b\""),
                fmt::format("a multiple of parallel.dp = {}", dp));
   } else if (train.micro_batch == train.global_batch) {
     train.micro_batch = shared_micro_batch(train, dp);  // even too: where dp divides the batch, each rank has one
@@ -296,6 +303,7 @@ void require_trainable(Deck& deck, Options& options) {
                "home, duplicated, blockwise");
   require_coherence(deck, options);
   require_auditable(deck, options);
+  require_expert_parallel(deck, options);
   if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
   if (parallel.ranks() > 1 && options.metrics.tensors_every > 0 && !parallel.is_async())

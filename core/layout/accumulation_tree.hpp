@@ -24,8 +24,8 @@ class AccumulationTree {
     for (std::size_t i = 0; i < arena.size(); ++i) {
       const auto block = static_cast<std::size_t>(arena.specs()[i].block);
       if (ranges_.size() <= block) ranges_.resize(block + 1);
-      if (!arena.specs()[i].trainable) continue;
       const std::size_t begin = arena.layout().tensors[i].gradient_offset, n = arena.gradient(i).size();
+      if (n == 0) continue;  // frozen, or another rank's
       std::vector<Range>& ranges = ranges_[block];
       const bool of_norm = arena.specs()[i].of_norm;
       if (!ranges.empty() && ranges.back().end == begin && ranges.back().of_norm == of_norm)

@@ -18,14 +18,27 @@ std::size_t sum_bytes(std::initializer_list<std::size_t> elements, std::size_t w
 // Returns the bytes of one layer's activations without its input.
 std::size_t inner_bytes(const LayerSizes& s, StorageWidth w) {
   return sum_bytes({s.h, s.qkv, s.qk, s.attended, s.projected, s.x2, s.h2, s.up, s.down, s.kept_qkv, s.kept_o,
-                    s.kept_up, s.kept_down},
+                    s.kept_up, s.kept_down, s.expert_up},
                    w.compute, slot_alignment) +
-         sum_bytes({s.lse, s.inverse, s.mean, s.inverse, s.mean, s.inverse_q, s.inverse_k}, w.accumulate,
-                   slot_alignment);
+         sum_bytes({s.choices, s.choices, s.choices}, sizeof(std::int32_t), slot_alignment) +
+         sum_bytes({s.counts}, sizeof(std::int64_t), slot_alignment) +
+         sum_bytes({s.lse, s.inverse, s.mean, s.inverse, s.mean, s.inverse_q, s.inverse_k, s.router, s.choice_weights,
+                    s.log_sums},
+                   w.accumulate, slot_alignment);
 }
 
 std::size_t product(std::int64_t a, std::int64_t b) {
   return static_cast<std::size_t>(a) * static_cast<std::size_t>(b);
+}
+
+void add_expert_sizes(const ModelPart& part, std::int64_t n, LayerSizes& s) {
+  const ModelConfig& c = part.config;
+  s.expert_rows = static_cast<std::size_t>(part.expert_rows(n));
+  s.expert_up = product(part.expert_rows(n), 2 * c.moe_intermediate_size);
+  s.choices = s.choice_weights = product(n, c.num_experts_per_tok);
+  s.counts = static_cast<std::size_t>(c.num_experts);
+  s.router = product(n, c.num_experts);
+  s.log_sums = static_cast<std::size_t>(n);
 }
 
 // The linear layers of a block whose weights are in another form than dense, by adjacent groups.
@@ -92,7 +105,32 @@ FormBytes form_bytes(const ModelConfig& c, std::size_t n, StorageWidth w) {
   return bytes;
 }
 
+// Bytes of scratch of the experts of a layer, in the order in which experts.cpp takes it.
+struct ExpertScratch {
+  std::size_t forward = 0, backward = 0;
+};
+
+// Where ranks share out experts, rows of tokens lie sorted in one place, and those at the experts in another.
+ExpertScratch expert_scratch(const ModelPart& part, std::int64_t n, StorageWidth w) {
+  const ModelConfig& c = part.config;
+  if (!c.has_experts()) return {};
+  const bool apart = part.ep > 1;
+  const std::int64_t sorted = apart ? n * c.num_experts_per_tok : 0, here = part.expert_rows(n);
+  const auto bytes = [&](std::int64_t elements, std::size_t width) {
+    return rounded(static_cast<std::size_t>(elements) * width, scratch_alignment);
+  };
+  const std::size_t stream = bytes(here * c.hidden_size, w.compute), tokens = bytes(sorted * c.hidden_size, w.compute),
+                    inner = bytes(here * c.moe_intermediate_size, w.compute);
+  return {stream + inner + tokens, 2 * stream + inner + tokens + bytes(here, w.accumulate) +
+                                       bytes(sorted, w.accumulate) + bytes(n * c.num_experts, w.compute)};
+}
+
 }  // namespace
+
+std::int64_t active_count(const ModelConfig& c) {
+  const std::int64_t expert = 3 * c.hidden_size * c.moe_intermediate_size;
+  return parameter_count(c) - c.num_hidden_layers * (c.num_experts - c.num_experts_per_tok) * expert;
+}
 
 LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence, bool recompute) {
   const ModelConfig& c = part.config;
@@ -105,7 +143,8 @@ LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence, boo
   (post ? s.down : s.h2) = s.x;
   s.qkv = product(n, q + 2 * kv);
   s.attended = product(n, q);
-  s.up = product(n, c.gated() ? 2 * c.intermediate_size : c.intermediate_size);
+  s.up = product(n, c.gated() ? 2 * mlp_width(c) : mlp_width(c));
+  if (c.has_experts()) add_expert_sizes(part, n, s);
   s.lse = product(n, c.num_attention_heads);
   s.inverse = static_cast<std::size_t>(own);
   if (c.layer_norms()) s.mean = s.inverse;
@@ -136,9 +175,10 @@ std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch,
   return total;
 }
 
-std::array<std::int64_t, 8> split_widths(const ModelConfig& c) {
-  std::array<std::int64_t, 8> widths = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.intermediate_size,
-                                        c.hidden_size};
+std::array<std::int64_t, 9> split_widths(const ModelConfig& c) {
+  std::array<std::int64_t, 9> widths = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), mlp_width(c),
+                                        mlp_width(c) > 0 ? c.hidden_size : 0};
+  widths[8] = c.num_experts;
   const WeightForm* form = find_weight_form(c.linear);
   if (form == nullptr) return widths;
   FormedGroups groups = formed_groups(c, *form);
@@ -150,6 +190,10 @@ std::size_t split_bytes(const ModelPart& part, LayerRange range, int micro_batch
   std::size_t layer = 0;
   for (const std::int64_t width : split_widths(part.config))
     layer += rounded(product(std::int64_t{micro_batch} * sequence, width) * w.compute, slot_alignment);
+  if (part.config.has_experts())
+    for (const std::int64_t width : {part.config.moe_intermediate_size, part.config.hidden_size})
+      layer +=
+          rounded(product(part.expert_rows(std::int64_t{micro_batch} * sequence), width) * w.compute, slot_alignment);
   return layer * static_cast<std::size_t>(range.end - range.begin);
 }
 
@@ -178,11 +222,12 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   };
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;
   const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or before a sum
-  const std::size_t inner = bytes(n, c.intermediate_size), norms = post ? sums(2 * n) : 0;
+  const std::size_t inner = bytes(n, mlp_width(c)), norms = post ? sums(2 * n) : 0;
   const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
-  const std::size_t forward = stream + std::max(inner + whole, norms) + formed.scratch.forward;
+  const ExpertScratch experts = expert_scratch(part, n, w);
+  const std::size_t forward = stream + std::max({inner + whole, norms, experts.forward}) + formed.scratch.forward;
   const std::size_t backward_mlp =
-      stream + before + whole + inner + whole + formed.passed_mlp + formed.scratch.backward;
+      stream + before + whole + inner + whole + experts.backward + formed.passed_mlp + formed.scratch.backward;
   const std::size_t backward_attention = stream + before + whole + bytes(n, c.query_width()) +
                                          bytes(n, c.query_width() + 2 * c.key_value_width()) + std::max(whole, norms) +
                                          formed.passed_attention + formed.scratch.backward;

@@ -17,6 +17,13 @@ struct StorageWidth {
 };
 inline constexpr StorageWidth width_fp32{4, 4}, width_bf16{2, 4}, width_fp64{8, 8};
 
+// Returns the width of the MLP that every token passes: with experts that of the shared one, 0 without.
+inline std::int64_t mlp_width(const ModelConfig& c) {
+  return c.has_experts() ? c.shared_expert_intermediate_size : c.intermediate_size;
+}
+// Returns the parameters that a token passes: of the experts the chosen ones.
+std::int64_t active_count(const ModelConfig&);
+
 inline constexpr std::size_t slot_alignment = 64;                        // bytes, of every view in an activation slot
 inline constexpr std::size_t scratch_alignment = 256;                    // bytes, of what a Workspace hands out
 inline constexpr std::size_t logit_bytes_limit = std::size_t{64} << 20;  // of one slice of logits
@@ -32,13 +39,20 @@ struct LayerSizes {
   std::size_t projected = 0;  // (n, D) output of o_proj before its norm (post-norm)
   std::size_t x2 = 0;         // (n, D) stream between attention and MLP
   std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
-  std::size_t up = 0;         // (N, 2F) gate and up, or (N, F)
+  std::size_t up = 0;         // (N, 2F) gate and up, or (N, F); F = mlp_width
   std::size_t down = 0;       // (n, D) output of down_proj before its norm (post-norm)
   // Elements that weights in another form than dense keep of their forward pass, unless blocks are recomputed.
   std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
+  // Mixtures of experts: N tokens with k choices each among E experts of width W, so R = N k rows; R' of them at most
+  // are at the experts of this rank, all where it has all experts (ModelPart::expert_rows).
+  std::size_t expert_rows = 0;  // R'
+  std::size_t expert_up = 0;    // (R', 2W) gate and up, sorted by expert
+  std::size_t choices = 0;      // (N, k) in 32 bits: numbers of experts; places among the sorted rows; tokens of these
+  std::size_t counts = 0;       // (E) in 64 bits: rows of each expert
   // Elements in Acc<T>:
-  std::size_t lse = 0;                // (B, H, T)
-  std::size_t inverse = 0, mean = 0;  // (n) of each of the two norms; mean: LayerNorm
+  std::size_t router = 0, choice_weights = 0, log_sums = 0;  // (N, E) probabilities, (N, k), (N) of router logits
+  std::size_t lse = 0;                                       // (B, H, T)
+  std::size_t inverse = 0, mean = 0;                         // (n) of each of the two norms; mean: LayerNorm
   std::size_t inverse_q = 0, inverse_k = 0;
 };
 LayerSizes layer_sizes(const ModelPart&, int micro_batch, int sequence, bool recompute = false);
@@ -49,9 +63,10 @@ std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequen
 
 // Returns the bytes it keeps in addition for two-part backward passes: what the input parts leave for the weight parts.
 std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
-// Returns the widths of these by layer: before the sum after attention, of q, k, v, inside the MLP, before its sum; and
-// what the input parts of qkv, o, up and down pass on, 0 where they are dense.
-std::array<std::int64_t, 8> split_widths(const ModelConfig&);
+// Returns the widths of these by layer: before the sum after attention, of q, k, v, inside the MLP, before its sum;
+// what the input parts of qkv, o, up and down pass on, 0 where they are dense; and of router logits. Rows of experts
+// (widths moe_intermediate_size and D) come on top of them.
+std::array<std::int64_t, 9> split_widths(const ModelConfig&);
 
 // Returns the rows of logits that exist at a time: equal slices under the limit, at least one row; the same on all
 // ranks.

@@ -77,7 +77,7 @@ struct StagePlan {
   std::vector<std::int64_t> cost;            // by spec: its update on a rank, in units of parallel.cost; 0: scalar
   std::vector<int> owner;                    // by spec: data-parallel rank, every_rank or scalar_tensor
   std::vector<int> home;                     // by spec: tensor-parallel rank of the owner's group, or as above
-  std::vector<BucketLayout> buckets;         // matrices, in backward order; for tensor-parallel rank 0
+  std::vector<BucketLayout> buckets;         // matrices, in backward order; for rank 0 of the stage
   std::vector<BucketLayout> scalar_buckets;  // the rest, in the same way
   std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
   std::vector<std::int64_t> rank_cost;                // (dp * tp): cost of what a rank computes
@@ -97,7 +97,7 @@ struct LoadRatio {
 // Collectives of one kind in one step, as the busiest rank takes part in them.
 struct Collective {
   std::string operation;   // reduce_scatter, all_gather, all_reduce, all_to_all, send
-  std::string group;       // dp, tp, pp, all
+  std::string group;       // dp, tp, pp, experts, holders (of the same experts), all
   std::string what;        // gradients, weights, micro_groups, ...
   std::int64_t count = 0;  // calls
   std::int64_t bytes = 0;  // of the whole buffers, summed over the calls

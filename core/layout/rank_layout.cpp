@@ -1,6 +1,7 @@
 #include "core/layout/rank_layout.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sestina {
 
@@ -21,6 +22,13 @@ ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequenc
   part.config.linear.shards = std::max<std::int64_t>(1, whole.linear.shards / tp);
   part.config.linear.first_shard = tp_rank * part.config.linear.shards;
   return part;
+}
+
+std::int64_t ModelPart::expert_rows(std::int64_t n) const {
+  const std::int64_t mean = n * config.num_experts_per_tok;
+  const std::int64_t most = ep == 1 ? mean : ep * n * std::min(config.num_experts_per_tok, own_experts());
+  if (expert_room == 0) return most;
+  return std::min(most, static_cast<std::int64_t>(std::ceil(expert_room * static_cast<double>(mean))));
 }
 
 bool gradient_is_partial(const TensorSpec& spec, const ModelConfig& whole, int tp, bool sequence_parallel) {

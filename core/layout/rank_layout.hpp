@@ -1,6 +1,7 @@
 // The part of a model that one rank holds: rows of the residual stream, heads, columns and rows under tensor
 // parallelism, and the shard of each tensor. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,17 @@ struct ModelPart {
   std::int64_t vocabulary_begin = 0, vocabulary = 0;  // first own row of the vocabulary; all rows
   std::int64_t key_value_heads = 0;                   // number in the whole model
   bool sequence_parallel = true;
+  // Expert parallelism: this rank has the experts from ep_rank E / ep on, E / ep of them; config counts all.
+  // expert_room is parallel.expert_room.
+  int ep = 1, ep_rank = 0;
+  double expert_room = 0;
+
+  std::int64_t own_experts() const { return config.num_experts / ep; }
+  std::int64_t first_expert() const { return ep_rank * own_experts(); }
+  bool has_expert(int expert) const { return expert / std::max<std::int64_t>(own_experts(), 1) == ep_rank; }
+  // Returns the most rows that come to the experts of this rank when each rank of the group has n tokens. A token goes
+  // to an expert once at most; the mean is n num_experts_per_tok.
+  std::int64_t expert_rows(std::int64_t n) const;
 
   bool splits_rows() const { return tp > 1 && sequence_parallel; }
   // Returns how many of n rows of the residual stream are on this rank.

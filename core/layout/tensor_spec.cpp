@@ -6,6 +6,8 @@
 #include <array>
 
 #include "core/deck/options.hpp"
+#include "core/layout/expert_names.hpp"
+#include "core/layout/model_size.hpp"
 #include "core/layout/weight_form.hpp"
 
 namespace sestina {
@@ -119,13 +121,40 @@ void mlp_specs(Writer& out, const ModelConfig& c, const std::string& at) {
   if (bias) out.vector(at + "down_proj.bias", d, Initial::zeros).ends_branch = true;
 }
 
+// The router is a matrix like others for the optimizer, as Megatron gives Muon all but embedding and head; an
+// [[optimizer.group]] gives it to the elementwise rule.
+void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
+  const std::int64_t d = c.hidden_size, shared = c.shared_expert_intermediate_size;
+  const ExpertNames names = expert_names(c.family);
+  int expert = -1;  // every token's
+  const auto mlp = [&](const std::string& gate, const std::string& up, const std::string& down, std::int64_t f) {
+    const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t cols, TensorCut cut, bool follows,
+                         InitRole role) {
+      TensorSpec& spec = out.matrix(at + name + ".weight", rows, cols, cut, follows);
+      spec.expert = expert;
+      set_range(spec, c, role);
+    };
+    add(gate, f, d, TensorCut::rows, false, InitRole::up);
+    add(up, f, d, TensorCut::rows, true, InitRole::up);
+    add(down, d, f, TensorCut::cols, false, InitRole::down);
+  };
+  out.matrix(at + names.router + ".weight", c.num_experts, d, TensorCut::none);
+  const std::string all = names.shared;
+  if (shared > 0) mlp(all + "gate_proj", all + "up_proj", all + "down_proj", shared);
+  for (expert = 0; expert < static_cast<int>(c.num_experts); ++expert)
+    mlp(names.gate_of(expert), names.up_of(expert), names.down_of(expert), c.moe_intermediate_size);
+}
+
 void layer_specs(Writer& out, const ModelConfig& c, int layer) {
   const std::string at = fmt::format("model.layers.{}.", layer);
   const bool post = c.family == Family::olmo2;
   if (!post) out.norm(at + "input_layernorm", c);
   attention_specs(out, c, at + "self_attn.");
   out.norm(at + "post_attention_layernorm", c);
-  mlp_specs(out, c, at + "mlp.");
+  if (c.has_experts())
+    expert_specs(out, c, at);
+  else
+    mlp_specs(out, c, at + "mlp.");
   if (post) out.norm(at + "post_feedforward_layernorm", c);
 }
 
@@ -252,10 +281,13 @@ std::int64_t trainable_count(const ModelConfig& config) {
 }
 
 double flops_per_token(const ModelConfig& c, std::int64_t sequence) {
-  const std::int64_t in_products = (c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0) +
-                                   sum_over_tensors(dense_model(c), [](const TensorSpec& spec) {
-                                     return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
-                                   });
+  const std::int64_t in_products =
+      (c.tie_word_embeddings ? c.vocab_size * c.hidden_size : 0) +
+      sum_over_tensors(dense_model(c),
+                       [](const TensorSpec& spec) {
+                         return spec.role == Role::matrix || spec.role == Role::head ? spec.elements() : 0;
+                       }) -
+      (parameter_count(c) - active_count(c));
   return 6.0 * static_cast<double>(in_products) +
          12.0 * static_cast<double>(c.num_hidden_layers * c.query_width() * sequence);
 }

@@ -28,6 +28,22 @@ class Cutter {
   std::size_t bytes_, used_ = 0;
 };
 
+template <class Exec, class T>
+void cut_experts(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, LayerActivations<Exec, T>& layer) {
+  using A = Acc<T>;
+  layer.expert_up = cut.template matrix<T>(s.expert_up, s.expert_rows);
+  layer.chosen = cut.template matrix<std::int32_t>(s.choices, n);
+  layer.place = cut.template matrix<std::int32_t>(s.choices, n);
+  layer.token = cut.template vector<std::int32_t>(s.choices);
+  layer.counts = cut.template vector<std::int64_t>(s.counts);
+  layer.router = cut.template matrix<A>(s.router, n);
+  layer.choice_weights = cut.template matrix<A>(s.choice_weights, n);
+  layer.log_sums = cut.template vector<A>(s.log_sums);
+  layer.rows = std::make_shared<ExpertRows>();
+  layer.rows->sent.resize(s.counts);
+  layer.rows->received.resize(s.counts);
+}
+
 // Cuts all activations of a layer except its input.
 template <class Exec, class T>
 LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, std::size_t own) {
@@ -51,6 +67,7 @@ LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std:
   layer.mlp_norm = {cut.template vector<A>(s.inverse), cut.template vector<A>(s.mean)};
   layer.inverse_q = cut.template vector<A>(s.inverse_q);
   layer.inverse_k = cut.template vector<A>(s.inverse_k);
+  if (s.choices > 0) cut_experts(cut, s, n, layer);
   return layer;
 }
 
@@ -113,6 +130,15 @@ void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch
     block.passed_o = matrix(widths[5]);
     block.passed_up = matrix(widths[6]);
     block.passed_down = matrix(widths[7]);
+    block.router = matrix(widths[8]);
+    if (part.config.has_experts()) {
+      const auto rows = static_cast<std::size_t>(part.expert_rows(static_cast<std::int64_t>(n)));
+      const auto at_experts = [&](std::int64_t width) {
+        return cut.template matrix<T>(rows * static_cast<std::size_t>(width), rows);
+      };
+      block.expert_inner = at_experts(part.config.moe_intermediate_size);
+      block.expert_rows = at_experts(part.config.hidden_size);
+    }
     kept.push_back(block);
   }
 }

@@ -2,9 +2,11 @@
 // large it is, is said in core/layout/model_size.hpp. A slot serves one micro-batch at a time; pipelines hold several.
 // Shapes have the letters of that header.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "core/layout/model_size.hpp"
+#include "core/model/seams.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
 
@@ -24,6 +26,14 @@ struct LayerActivations {
   Vector<Acc<T>, Exec> lse, inverse_q, inverse_k;
   Vector<Acc<T>, Exec> largest_score;  // (H), not owned; empty unless somebody watches it
   NormStatistics<Exec, T> attention_norm, mlp_norm;
+  // Of a mixture of experts, see LayerSizes.
+  Matrix<T, Exec> expert_up;
+  Matrix<Acc<T>, Exec> router, choice_weights;
+  Vector<Acc<T>, Exec> log_sums;
+  Matrix<std::int32_t, Exec> chosen, place;
+  Vector<std::int32_t, Exec> token;
+  Vector<std::int64_t, Exec> counts;
+  std::shared_ptr<ExpertRows> rows;  // the same counts on the host
 };
 
 // The gradients that the input part of a block's backward pass leaves for the weight part, where these are two calls.
@@ -31,6 +41,7 @@ template <class Exec, class T>
 struct BlockGradients {
   Matrix<T, Exec> projected, qkv, inner, down;                   // (N, D), (N, Q + 2K), (N, F), (N, D)
   Matrix<T, Exec> passed_qkv, passed_o, passed_up, passed_down;  // for weights in another form than dense
+  Matrix<T, Exec> expert_inner, expert_rows, router;             // (R, W), (R, D), (N, E) of a mixture of experts
 };
 
 template <class Exec, class T>
@@ -47,6 +58,7 @@ class Activations {
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
   Matrix<T, Exec> gradient;         // (n, D) of output before a backward pass, of the stage's input after it
   Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
+  double gradient_scale = 0;  // of a backward pass that begins with `gradient`: factor of the losses of routers
 
   // Sets the stage's input to (n, D) elsewhere.
   void bind_input(const Matrix<T, Exec>& x) {

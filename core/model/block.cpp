@@ -98,6 +98,11 @@ SESTINA_INSTANTIATE(SESTINA_ATTENTION_LAYER)
 
 namespace {
 
+template <class Exec>
+bool has_mlp(const Context<Exec>& context) {
+  return mlp_width(context.config()) > 0;
+}
+
 GeluForm gelu_form(const ModelConfig& c) { return c.hidden_act == "gelu" ? GeluForm::exact : GeluForm::tanh; }
 
 bool squares_relu(const ModelConfig& c) { return c.hidden_act == "relu2"; }
@@ -129,17 +134,21 @@ void activate_backward(Context<Exec>& context, const Matrix<T, Exec>& d_inner, c
 template <class Exec, class T>
 void mlp_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a) {
   auto frame = context.workspace.frame();
-  linear_forward<Exec, T>(context, w.up, whole_rows<T>(context, a.h2), a.up, a.kept_up);
+  if (has_mlp(context)) linear_forward<Exec, T>(context, w.up, whole_rows<T>(context, a.h2), a.up, a.kept_up);
+  if (context.config().has_experts()) experts_forward_up<Exec, T>(context, w, a);
 }
 
 template <class Exec, class T>
 void mlp_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                       Matrix<T, Exec> branch) {
-  auto frame = context.workspace.frame();
-  const Matrix<T, Exec> inner = take_rows<T>(context, context.config().intermediate_size);
-  activate<Exec, T>(context, a.up, inner);
   const Matrix<T, Exec> down = context.post_norm() ? a.down : branch;
-  linear_forward_summed<Exec, T>(context, w.down, inner, down, a.kept_down);
+  if (has_mlp(context)) {
+    auto frame = context.workspace.frame();
+    const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
+    activate<Exec, T>(context, a.up, inner);
+    linear_forward_summed<Exec, T>(context, w.down, inner, down, a.kept_down);
+  }
+  if (context.config().has_experts()) experts_forward_down<Exec, T>(context, w, a, has_mlp(context), down);
   if (context.post_norm()) norm_forward<Exec, T>(context, w.mlp_norm, down, {}, {}, branch, a.mlp_norm);
 }
 
@@ -152,11 +161,15 @@ void mlp_backward_input(Context<Exec>& context, const typename Weights<Exec, T>:
   else
     d.down = d_out;
   d.down = whole_rows<T>(context, d.down);
-  linear_backward_input<Exec, T>(context, w.down, d.down, d.inner, d.passed_down);
-  if (d.forward_inner.size() > 0) activate<Exec, T>(context, a.up, d.forward_inner);
-  activate_backward<Exec, T>(context, d.inner, a.up);
-  if (d.forward_inner.size() > 0) d.inner = d.forward_inner;
-  linear_backward_input_summed<Exec, T>(context, w.up, a.up, d_in, d.passed_up);
+  if (has_mlp(context)) {
+    linear_backward_input<Exec, T>(context, w.down, d.down, d.inner, d.passed_down);
+    if (d.forward_inner.size() > 0) activate<Exec, T>(context, a.up, d.forward_inner);
+    activate_backward<Exec, T>(context, d.inner, a.up);
+    if (d.forward_inner.size() > 0) d.inner = d.forward_inner;
+    linear_backward_input_summed<Exec, T>(context, w.up, a.up, d_in, d.passed_up);
+  }
+  if (context.config().has_experts())
+    experts_backward_input<Exec, T>(context, w, a, d.down, has_mlp(context), d_in, d.experts);
   if (context.post_norm())
     add<Exec, T>(context.exec, d_in, d_out, d_in);
   else
@@ -167,6 +180,8 @@ template <class Exec, class T>
 void mlp_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                          const LayerActivations<Exec, T>& a, const MlpGradients<Exec, T>& d, bool accumulate,
                          const typename Gradients<Exec, T>::Layer& g) {
+  if (context.config().has_experts()) experts_backward_weight<Exec, T>(context, w, a, d.experts, accumulate, g);
+  if (!has_mlp(context)) return;
   linear_backward_weight<Exec, T>(context, w.down, d.down, d.inner, accumulate, g.down, a.kept_down, d.passed_down);
   auto frame = context.workspace.frame();
   linear_backward_weight<Exec, T>(context, w.up, a.up, whole_rows<T>(context, a.h2), accumulate, g.up, a.kept_up,
@@ -236,11 +251,12 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
   {
     auto inner_frame = context.workspace.frame();
     MlpGradients<Exec, T> d{unnormed,
-                            take_rows<T>(context, c.intermediate_size),
+                            take_rows<T>(context, mlp_width(c)),
                             take_passed<T>(context, w.up),
                             take_passed<T>(context, w.down),
                             {}};
     if (!w.down.formed.empty()) d.forward_inner = take_rows<T>(context, c.intermediate_size);
+    if (c.has_experts()) d.experts = take_expert_gradients<Exec, T>(context, a);
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
     mlp_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
   }
@@ -271,8 +287,9 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
       d.inner = take_rows<T>(context, c.intermediate_size);
       d.forward_inner = kept.inner;
     }
+    if (c.has_experts()) d.experts = kept_expert_gradients<Exec, T>(a, kept);
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
-    keep(d.down, kept.down);
+    if (kept.down.size() > 0) keep(d.down, kept.down);
   }
   AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()), kept.qkv, kept.passed_qkv,
                                 kept.passed_o};
@@ -284,8 +301,9 @@ template <class Exec, class T>
 void block_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                            const LayerActivations<Exec, T>& a, const BlockGradients<Exec, T>& kept, bool accumulate,
                            const typename Gradients<Exec, T>::Layer& g) {
-  mlp_backward_weight<Exec, T>(context, w, a, {kept.down, kept.inner, kept.passed_up, kept.passed_down, {}}, accumulate,
-                               g);
+  MlpGradients<Exec, T> d{kept.down, kept.inner, kept.passed_up, kept.passed_down, {}};
+  if (context.config().has_experts()) d.experts = kept_expert_gradients<Exec, T>(a, kept);
+  mlp_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
   attention_backward_weight<Exec, T>(context, w, a, {kept.projected, {}, kept.qkv, kept.passed_qkv, kept.passed_o},
                                      accumulate, g);
 }

@@ -2,6 +2,7 @@
 // of the residual stream; D hidden, F intermediate, Q and K the widths of all query heads and of all key heads.
 #pragma once
 #include "core/model/context.hpp"
+#include "core/model/experts.hpp"
 #include "kernels/model/attention.hpp"
 
 namespace sestina {
@@ -38,7 +39,8 @@ void attention_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::
                                const LayerActivations<Exec, T>&, const AttentionGradients<Exec, T>&, bool accumulate,
                                const typename Gradients<Exec, T>::Layer&);
 
-// The MLP half of a block: SwiGLU with gate and up in one product, or GELU (gpt).
+// The MLP half of a block: SwiGLU with gate and up in one product, or GELU (gpt). With a mixture of experts
+// (core/model/experts.hpp) the MLP is the shared expert, where there is one, and the mixture is added to it.
 
 // Computes activations.up from activations.h2: all that the backward pass needs in the pre-norm families.
 template <class Exec, class T>
@@ -57,6 +59,7 @@ struct MlpGradients {
   // (N, F) where down_proj is in another form than dense: its input with the bits of the forward pass, so that what is
   // made again from it has the same bits as what was kept. `inner` becomes this.
   Matrix<T, Exec> forward_inner;
+  ExpertGradients<Exec, T> experts{};  // of a mixture
 };
 
 // Computes d_in (n, D), the gradient of the stream before the MLP half, from d_out after it, and the norm's own

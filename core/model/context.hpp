@@ -23,6 +23,7 @@ struct Context {
   Matrix<const float, Exec> cosine, sine;  // (T, h/2), empty where positions are learned
   bool thin = false;                       // few rows: forward products on the host only read weights (thin_product)
   ExpertOps<Exec>* experts = nullptr;      // expert-parallel group; null: all experts are here
+  double gradient_scale = 0;               // of the backward pass: factor of the losses of routers
 
   const ModelConfig& config() const { return part.config; }  // this rank's sizes
   int rows() const { return batch * sequence; }

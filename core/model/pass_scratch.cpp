@@ -7,6 +7,7 @@
 #include "kernels/model/attention.hpp"
 #include "kernels/model/loss.hpp"
 #include "kernels/model/norm.hpp"
+#include "kernels/model/token_sort.hpp"
 
 namespace sestina {
 namespace {
@@ -26,6 +27,7 @@ void declare_kernels(Workspace<Host>& workspace, const ModelPart& part, int micr
                                          static_cast<std::size_t>(c.vocab_size));
   declare<EmbedScratch<Host>>(workspace, n, static_cast<std::size_t>(c.vocab_size));
   declare<SumScratch<Host>>(workspace, n);
+  if (c.has_experts()) declare<TokenSortScratch<Host>>(workspace, static_cast<std::int64_t>(n), c.num_experts);
 }
 
 }  // namespace

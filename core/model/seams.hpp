@@ -1,6 +1,7 @@
 // The interfaces that point upward: parallel/ and io/ attach to the mathematics of one rank through them.
 #pragma once
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "core/layout/rank_layout.hpp"
@@ -59,6 +60,7 @@ struct GroupOps {
 struct ExpertRows {
   std::vector<std::int64_t> sent;      // by expert of the model
   std::vector<std::int64_t> received;  // by own expert, and for each by source rank, in this order
+  std::int64_t here() const { return std::accumulate(received.begin(), received.end(), std::int64_t{0}); }
 };
 
 // Expert parallelism: rows of tokens travel to the ranks that hold their experts, and back. This base class is one rank

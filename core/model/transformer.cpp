@@ -200,6 +200,7 @@ template <class Exec, class T>
 void Transformer<Exec, T>::loss_and_backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                              Vector<const std::int32_t, Exec> targets, double gradient_scale,
                                              bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  slot.gradient_scale = gradient_scale;
   head_backward(w, slot, targets, gradient_scale, accumulate, g, hooks);
   backward(w, slot, accumulate, g, hooks);
 }
@@ -222,6 +223,7 @@ void Transformer<Exec, T>::head_backward(const Weights<Exec, T>& w, Activations<
 template <class Exec, class T>
 void Transformer<Exec, T>::backward(const Weights<Exec, T>& w, Activations<Exec, T>& slot, bool accumulate,
                                     const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  context_.gradient_scale = slot.gradient_scale;
   for (std::size_t i = slot.layers.size(); i-- > 0;) {
     const int block = 1 + range_.begin + static_cast<int>(i);
     hooks.before_backward(block);
@@ -240,6 +242,7 @@ template <class Exec, class T>
 void Transformer<Exec, T>::backward_input(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
                                           Vector<const std::int32_t, Exec> targets, double gradient_scale,
                                           bool accumulate, const Gradients<Exec, T>& g, BlockHooks& hooks) {
+  context_.gradient_scale = gradient_scale;
   if (last_stage()) head_backward(w, slot, targets, gradient_scale, accumulate, g, hooks);
   for (std::size_t i = slot.layers.size(); i-- > 0;) {
     hooks.before_backward(1 + range_.begin + static_cast<int>(i));

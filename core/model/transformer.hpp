@@ -48,6 +48,9 @@ class Transformer {
   Transformer(const Exec&, const ModelConfig&, LayerRange, int micro_batch, int sequence, bool recompute,
               bool deterministic);
 
+  // Says with which ranks this one shares out experts (ModelPart::ep > 1); they must outlive the model.
+  void share_experts(ExpertOps<Exec>* experts) { context_.experts = experts; }
+
   const ModelPart& part() const { return context_.part; }
   const ModelConfig& config() const { return context_.config(); }  // this rank's sizes
   LayerRange range() const { return range_; }
@@ -70,7 +73,8 @@ class Transformer {
   // input gradient in slot.gradient. Uses up the slot.
   void loss_and_backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                          double gradient_scale, bool accumulate, const Gradients<Exec, T>&, BlockHooks&);
-  // Does so on other stages from the gradient of slot.output, given in slot.gradient.
+  // Does so on other stages from the gradient of slot.output, given in slot.gradient, with the scale that
+  // slot.gradient_scale has for the losses of routers (core/model/experts.hpp).
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                 BlockHooks&);
 

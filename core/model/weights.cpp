@@ -2,6 +2,9 @@
 
 #include <unordered_map>
 
+#include "core/layout/expert_names.hpp"
+#include "core/layout/model_size.hpp"
+
 namespace sestina {
 namespace {
 
@@ -32,7 +35,7 @@ class Builder {
 
  private:
   typename Views::Layer layer(const std::string& at) const {
-    const std::int64_t d = c_.hidden_size, f = c_.intermediate_size, q = c_.query_width(), kv = c_.key_value_width();
+    const std::int64_t d = c_.hidden_size, f = mlp_width(c_), q = c_.query_width(), kv = c_.key_value_width();
     const bool post = c_.family == Family::olmo2;
     typename Views::Layer result;
     result.attention_norm = norm(at + (post ? "post_attention_layernorm" : "input_layernorm"));
@@ -41,9 +44,20 @@ class Builder {
     result.k_norm = vector(at + "self_attn.k_norm.weight", c_.head_norms() ? c_.head_dim : kv);
     result.o = linear(at + "self_attn.o_proj", d, q);
     result.mlp_norm = norm(at + (post ? "post_feedforward_layernorm" : "post_attention_layernorm"));
-    result.up = c_.gated() ? linear(at + "mlp.gate_proj", 2 * f, d) : linear(at + "mlp.up_proj", f, d);
-    result.down = linear(at + "mlp.down_proj", d, f);
+    if (c_.has_experts()) add_experts(at, result);
+    if (f == 0) return result;
+    const std::string mlp = at + (c_.has_experts() ? expert_names(c_.family).shared : "mlp.");
+    result.up = c_.gated() ? linear(mlp + "gate_proj", 2 * f, d) : linear(mlp + "up_proj", f, d);
+    result.down = linear(mlp + "down_proj", d, f);
     return result;
+  }
+  void add_experts(const std::string& at, typename Views::Layer& layer) const {
+    const ExpertNames names = expert_names(c_.family);
+    const std::int64_t d = c_.hidden_size, f = c_.moe_intermediate_size;
+    layer.router = linear(at + names.router, c_.num_experts, d);
+    for (int e = 0; e < static_cast<int>(c_.num_experts); ++e)
+      if (specs_[index_.at(at + names.gate_of(e) + ".weight")].rows > 0)  // else it is on another rank
+        layer.experts.push_back({linear(at + names.gate_of(e), 2 * f, d), linear(at + names.down_of(e), d, f)});
   }
   typename Views::Linear linear(const std::string& at, std::int64_t rows, std::int64_t cols) const {
     typename Views::Linear linear;

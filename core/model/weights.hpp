@@ -42,8 +42,13 @@ struct ModelViews {
     Vector<V, Exec> q_norm, k_norm;
     Linear o;       // (D, Q)
     Norm mlp_norm;  // before the MLP, or after it (olmo2)
-    Linear up;      // (2F, D) gate and up, or (F, D)
+    Linear up;      // (2F, D) gate and up, or (F, D); of a mixture the shared expert's, empty without
     Linear down;    // (D, F)
+    struct Expert {
+      Linear up, down;  // (2W, D) gate and up, (D, W)
+    };
+    Linear router;                // (E, D), of a mixture
+    std::vector<Expert> experts;  // those that are here, in order
   };
 
   Matrix<M, Exec> embedding;  // (V, D), first stage

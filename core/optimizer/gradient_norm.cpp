@@ -26,7 +26,8 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
       partials_ += part.chunks;
       parts_.push_back(part);
     }
-    slots += tensor.row_sharded ? chunks(tensor.local.rows) : 1;
+    // Every rank has places for experts that others hold, too.
+    slots += tensor.row_sharded ? chunks(tensor.whole.expert < 0 ? tensor.local.rows : tensor.whole.rows) : 1;
   }
   first_slot_.push_back(slots);
   squares_.resize(slots + 1);  // the flag is after them

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -36,18 +37,23 @@ struct Draft {
   }
 };
 
-Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const ParallelOptions& parallel,
-            bool matrices) {
+// Tensors of a stage by the ranks that hold them: those of one place (holding_rank), or of all ranks.
+constexpr int on_all_ranks = -1, wherever = -2;
+
+Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input, bool matrices,
+            int where = wherever) {
+  const ParallelOptions& parallel = input.parallel;
   Draft out;
   out.specs = backward_order(stage.specs, [&](std::size_t i) {
-    return stage.specs[i].trainable && (stage.owner[i] != scalar_tensor) == matrices;
+    const bool here = where == wherever || where == holding_rank(stage.specs[i], input.model, parallel);
+    return stage.specs[i].trainable && (stage.owner[i] != scalar_tensor) == matrices && here;
   });
   for (const int spec : out.specs) {
     out.items.push_back({local[at(spec)].elements(), stage.cost[at(spec)], local[at(spec)].block});
     out.cost.push_back(stage.cost[at(spec)]);
   }
-  const std::int64_t size =
-      parallel.bucket_elements > 0 ? parallel.bucket_elements : usual_bucket(out.items, matrices ? parallel.dp : 1);
+  const int ranks = !matrices ? 1 : where < 0 ? parallel.dp : expert_holders(parallel);
+  const std::int64_t size = parallel.bucket_elements > 0 ? parallel.bucket_elements : usual_bucket(out.items, ranks);
   out.buckets = fill_buckets(out.items, size, true);
   return out;
 }
@@ -87,21 +93,56 @@ std::vector<int> optimal_owners(const Draft& draft, int dp) {
   return best.bin;
 }
 
-std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel) {
+std::vector<int> owners_by(const Draft& draft, const ParallelOptions& parallel, int ranks) {
   switch (parallel.partition) {
     case Partition::balanced:
-      return balanced_owners(draft.items, draft.buckets, parallel.dp, parallel.alpha);
+      return balanced_owners(draft.items, draft.buckets, ranks, parallel.alpha);
     case Partition::layerwise:
-      return layerwise_owners(draft.items, draft.buckets, parallel.dp);
+      return layerwise_owners(draft.items, draft.buckets, ranks);
     case Partition::start_index:
-      return start_index_owners(draft.items, draft.buckets, parallel.dp);
+      return start_index_owners(draft.items, draft.buckets, ranks);
     case Partition::replicated:
       return std::vector<int>(draft.items.size(), every_rank);
     case Partition::groups:
     case Partition::optimal:
       break;
   }
-  return optimal_owners(draft, parallel.dp);
+  return optimal_owners(draft, ranks);
+}
+
+// Lets matrices change owners where that makes the largest load smaller (balance_places).
+void balance_experts(StagePlan& stage, const Draft& all, const PlanInput& input) {
+  PlacedItems items{all.cost, {}};
+  std::vector<int> owner;
+  for (const int spec : all.specs) {
+    items.place.push_back(holding_rank(stage.specs[at(spec)], input.model, input.parallel));
+    owner.push_back(stage.owner[at(spec)]);
+  }
+  owner = balance_places(items, std::move(owner), input.parallel);
+  for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(all.specs[i])] = owner[i];
+}
+
+// Gives experts to ranks that hold them, place by place, and then the other matrices to ranks that have these already.
+// Returns the load below which no assignment goes.
+std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
+  std::vector<std::int64_t> load(at(parallel.dp), 0), of_one_place;
+  for (int place = 0; place < parallel.ep; ++place) {
+    const Draft experts = draft(stage, local, input, true, place);
+    const std::vector<int> owner = owners_by(experts, parallel, expert_holders(parallel));
+    for (std::size_t i = 0; i < owner.size(); ++i) {
+      const int rank = owner[i] * parallel.ep + place;
+      stage.owner[at(experts.specs[i])] = rank;
+      load[at(rank)] += experts.cost[i];
+    }
+    if (place == 0) of_one_place = experts.cost;
+  }
+  const Draft rest = draft(stage, local, input, true, on_all_ranks);
+  std::vector<int> owner = owners_by(rest, parallel, parallel.dp);
+  if (parallel.partition == Partition::optimal) owner = owners_on_top(rest.cost, std::move(owner), load);
+  for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(rest.specs[i])] = owner[i];
+  if (parallel.partition == Partition::optimal) balance_experts(stage, draft(stage, local, input, true), input);
+  return expert_load_bound(rest.cost, of_one_place, parallel);
 }
 
 // Chooses homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
@@ -133,17 +174,27 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }
 
+void count_loads(StagePlan& stage, const PlanInput& input) {
+  RankLoads loads = rank_loads(stage, input, input.parallel.cost);
+  stage.rank_cost = std::move(loads.cost);
+  stage.rank_elements = std::move(loads.elements);
+}
+
 // Chooses owners and homes of the stage's matrices, and notes what follows for the ranks.
 void assign(StagePlan& stage, const PlanInput& input) {
   const ParallelOptions& parallel = input.parallel;
   const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
   const bool replicated = parallel.partition == Partition::replicated;
   const std::vector<TensorSpec> local = local_shapes(stage.specs, input.model, parallel.tp, 0);
-  const Draft matrices = draft(stage, local, parallel, true);
+  if (parallel.ep > 1) {
+    stage.dp_bound = stage.home_bound = assign_with_experts(stage, local, input);
+    return count_loads(stage, input);
+  }
+  const Draft matrices = draft(stage, local, input, true);
   if (home && parallel.partition == Partition::optimal) {
     assign_jointly(stage, matrices, input);
   } else {
-    const std::vector<int> owner = owners_by(matrices, parallel);
+    const std::vector<int> owner = owners_by(matrices, parallel, parallel.dp);
     for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
     if (home) assign_homes(stage, matrices, parallel);
   }
@@ -152,9 +203,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
   stage.home_bound =
       home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
-  RankLoads loads = rank_loads(stage, input, parallel.cost);
-  stage.rank_cost = std::move(loads.cost);
-  stage.rank_elements = std::move(loads.elements);
+  count_loads(stage, input);
 }
 
 // Returns the largest over the mean of values gathered from all stages.
@@ -175,22 +224,22 @@ double mean_of(const std::vector<std::int64_t>& load) {
 
 // Returns what the rank that receives most of each bucket receives, over the mean; no tensor is received in parts.
 LoadRatio received(const Plan& plan) {
-  double most = 0, least = 0, all = 0;
+  double most = 0, least = 0, mean = 0;
   for (const StagePlan& stage : plan.stages)
     for (const BucketLayout& bucket : stage.buckets) {
       if (bucket.cut.empty()) continue;
       std::int64_t shard = 0, tensor = 0;
-      for (std::size_t rank = 0; rank < at(plan.dp); ++rank)
-        shard = std::max(shard, bucket.cut[rank + 1] - bucket.cut[rank]);
+      const std::size_t ranks = bucket.cut.size() - 1;
+      for (std::size_t rank = 0; rank < ranks; ++rank) shard = std::max(shard, bucket.cut[rank + 1] - bucket.cut[rank]);
       for (std::size_t i = 0; i < bucket.specs.size(); ++i)
         tensor =
             std::max(tensor, (i + 1 < bucket.specs.size() ? bucket.offset[i + 1] : bucket.elements) - bucket.offset[i]);
-      const auto elements = static_cast<double>(bucket.elements);
+      const double even = static_cast<double>(bucket.elements) / static_cast<double>(ranks);
       most += static_cast<double>(shard);
-      least += std::max(static_cast<double>(tensor), elements / plan.dp);
-      all += elements;
+      least += std::max(static_cast<double>(tensor), even);
+      mean += even;
     }
-  return all > 0 ? LoadRatio{most * plan.dp / all, least * plan.dp / all} : LoadRatio{};
+  return mean > 0 ? LoadRatio{most / mean, least / mean} : LoadRatio{};
 }
 
 void add_ratios(Plan& plan, const ParallelOptions& parallel) {
@@ -229,14 +278,25 @@ LayerRange stage_layers(const PlanInput& input, int stage) {
   return {edge(stage), edge(stage + 1)};
 }
 
-void lay_out_buckets(StagePlan& stage, const PlanInput& input, int tp_rank) {
+void lay_out_buckets(StagePlan& stage, const PlanInput& input, int tp_rank, int dp_rank) {
   // The same tensors share a bucket on every rank: the buckets follow from the shards of rank 0.
   const int dp = input.parallel.dp, tp = input.parallel.tp;
   const auto shapes = [&](int rank) { return local_shapes(stage.specs, input.model, tp, rank); };
   const std::vector<TensorSpec> first = shapes(0), other = tp_rank == 0 ? std::vector<TensorSpec>{} : shapes(tp_rank);
   const std::vector<TensorSpec>& local = tp_rank == 0 ? first : other;
-  stage.buckets = matrix_buckets(local, stage.owner, numbers_of_specs(draft(stage, first, input.parallel, true)), dp);
-  stage.scalar_buckets = row_buckets(local, numbers_of_specs(draft(stage, first, input.parallel, false)), dp);
+  const auto numbers = [&](bool matrices, int where) {
+    return numbers_of_specs(draft(stage, first, input, matrices, where));
+  };
+  stage.buckets = matrix_buckets(local, stage.owner, numbers(true, on_all_ranks), dp);
+  stage.scalar_buckets = row_buckets(local, numbers(false, on_all_ranks), dp);
+  if (input.parallel.ep == 1) return;
+  const int place = expert_rank(input.parallel, dp_rank), holders = expert_holders(input.parallel);
+  std::vector<int> holder = stage.owner;  // the number of the owner among those that hold the same experts
+  for (int& owner : holder) owner = owner < 0 ? owner : owner / input.parallel.ep;
+  for (BucketLayout& bucket : matrix_buckets(local, holder, numbers(true, place), holders))
+    stage.buckets.push_back(std::move(bucket));
+  for (BucketLayout& bucket : row_buckets(local, numbers(false, place), holders))
+    stage.scalar_buckets.push_back(std::move(bucket));
 }
 
 StagePlan plan_stage(const PlanInput& input, LayerRange layers) {

@@ -35,9 +35,9 @@ LayerRange stage_layers(const PlanInput&, int stage);
 // Plans one stage by itself. Matrices are the tensors of optimizer.kind (core/optimizer/base/routing.hpp).
 StagePlan plan_stage(const PlanInput&, LayerRange);
 
-// Lays out the buckets as tensor-parallel rank `tp_rank` has them: names and owners are those of the plan, sizes its
-// own.
-void lay_out_buckets(StagePlan&, const PlanInput&, int tp_rank);
+// Lays out the buckets as a rank has them: names and owners are those of the plan, sizes its own; buckets of experts,
+// with cuts for their holders (expert_layout.hpp), come after the others.
+void lay_out_buckets(StagePlan&, const PlanInput&, int tp_rank, int dp_rank = 0);
 
 Plan make_plan(const PlanInput&);
 

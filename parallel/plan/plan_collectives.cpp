@@ -6,6 +6,7 @@
 #include "core/layout/model_size.hpp"
 #include "core/layout/rank_layout.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/rank_report.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -61,11 +62,15 @@ int times_sent(const PlanInput& input) { return input.train.lookahead.factor > 0
 
 // Counts gradients to their owners and weights back, bucket by bucket; where nobody owns a bucket, sums go to all
 // ranks. Weights travel without the gaps between them, as they are computed with: vectors in fp32.
+// Holders of the same experts exchange those of these (parallel.ep).
 void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   if (input.parallel.dp == 1) return;
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
     for (const BucketLayout& bucket : *buckets) {
-      tally.add("reduce_scatter", "dp", "gradients", 1, bucket.elements * f32_bytes);
+      const bool experts = is_of_experts(stage, bucket, input.parallel.ep);
+      if (experts && expert_holders(input.parallel) == 1) continue;
+      const char* const group = experts ? "holders" : "dp";
+      tally.add("reduce_scatter", group, experts ? "expert gradients" : "gradients", 1, bucket.elements * f32_bytes);
       if (bucket.cut.empty()) {
         tally.add("all_gather", "dp", "gradients", 1, bucket.elements * f32_bytes);
         continue;
@@ -77,8 +82,27 @@ void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input)
                                   : local.elements() * (local.is_vector() ? f32_bytes : compute_bytes(input));
       }
       const int sent = times_sent(input);
-      tally.add("all_gather", "dp", "weights", sent, sent * bytes);
+      tally.add("all_gather", group, experts ? "expert weights" : "weights", sent, sent * bytes);
     }
+}
+
+// Counts the rows of tokens that travel to their experts and back at the mean load, as core/model/experts.hpp has it,
+// and the numbers of them that ranks tell each other first. Forward: inputs, outputs. Backward: gradients of outputs
+// and of inputs, the weights of choices and their gradients, and inputs once more. A block that is recomputed sends its
+// inputs again.
+void expert_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  const std::int64_t ep = input.parallel.ep;
+  if (ep == 1) return;
+  const BatchShare batch = largest_share(input);
+  const std::int64_t tokens = std::int64_t{batch.micro_batch} * input.sequence_length;
+  const std::int64_t layers = std::int64_t{batch.count} * (stage.layers.end - stage.layers.begin);
+  const std::int64_t again = input.train.recompute ? 1 : 0, ways = 5 + again, forward = 1 + again;
+  const std::int64_t rows = ep * tokens * input.model.num_experts_per_tok;
+  tally.add("all_to_all", "experts", "tokens", ways * layers,
+            ways * layers * rows * input.model.hidden_size * compute_bytes(input));
+  tally.add("all_to_all", "experts", "choice weights", 2 * layers, 2 * layers * rows * f32_bytes);
+  tally.add("all_to_all", "experts", "token counts", forward * layers,
+            forward * layers * ep * input.model.num_experts * static_cast<std::int64_t>(sizeof(std::int64_t)));
 }
 
 // Counts the places for the squares of gradients (core/optimizer/gradient_norm.hpp): one for a tensor that has an
@@ -236,6 +260,7 @@ std::vector<Collective> collectives(const Plan& plan) {
   Tally tally;
   for (const StagePlan& stage : plan.stages) {
     data_parallel(tally, stage, input);
+    expert_parallel(tally, stage, input);
     tensor_parallel_update(tally, stage, input);
     if (plan.tp > 1) {
       activations(tally, stage, input);
@@ -249,10 +274,12 @@ std::vector<Collective> collectives(const Plan& plan) {
 }
 
 double sent_bytes(const Collective& collective, const Plan& plan) {
-  const int size = collective.group == "dp"   ? plan.dp
-                   : collective.group == "tp" ? plan.tp
-                   : collective.group == "pp" ? plan.pp
-                                              : plan.ranks();
+  const int size = collective.group == "dp"        ? plan.dp
+                   : collective.group == "tp"      ? plan.tp
+                   : collective.group == "pp"      ? plan.pp
+                   : collective.group == "experts" ? plan.input.parallel.ep
+                   : collective.group == "holders" ? expert_holders(plan.input.parallel)
+                                                   : plan.ranks();
   const double part = static_cast<double>(size - 1) / size, bytes = static_cast<double>(collective.bytes);
   if (collective.operation == "send") return bytes;
   if (collective.operation == "all_to_all") return bytes * part / size;

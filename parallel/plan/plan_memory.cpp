@@ -13,6 +13,7 @@
 #include "core/optimizer/base/stream_scratch.hpp"
 #include "core/optimizer/stream_share.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -34,12 +35,12 @@ struct Planned {
   bool beside_device() const { return on_device() || input.machine.memory || input.machine.host_bandwidth; }
 };
 
-// One stage as a tensor-parallel rank has it.
+// One stage as a tensor-parallel rank has it, and the data-parallel ranks that hold the same experts.
 struct Shard {
   StagePlan stage;  // with its own buckets
   std::vector<TensorSpec> local;
   GradientBuckets buckets;
-  BucketReduction reduction;
+  BucketReduction reduction, expert_reduction;
   ModelPart part;
   StagePlace place;
   int tp_rank = 0;
@@ -322,8 +323,8 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
   const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
-  memory.size.exchanges =
-      shard.reduction.bytes(dp_rank) + home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
+  memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
+                          home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
     (s.on_device() ? memory.workers : memory.size.exchanges) +=
@@ -335,16 +336,24 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   return memory;
 }
 
-Shard shard_of(const Planned& s, int number, int tp_rank) {
+// dp_rank: the first one with these experts.
+Shard shard_of(const Planned& s, int number, int tp_rank, int dp_rank) {
+  const ParallelOptions& parallel = s.input.parallel;
   Shard shard;
   shard.tp_rank = tp_rank;
   shard.stage = s.plan.stages[at(number)];
-  lay_out_buckets(shard.stage, s.input, tp_rank);
-  shard.buckets = gradient_buckets(shard.stage);
-  shard.reduction = bucket_reduction(shard.buckets.buckets, s.levels, s.on_device());
+  lay_out_buckets(shard.stage, s.input, tp_rank, dp_rank);
+  shard.buckets = gradient_buckets(shard.stage, parallel.ep);
+  const auto reduction = [&](bool experts, const NodeLevels& levels) {
+    return bucket_reduction(buckets_of(shard.buckets, shard.stage, experts).buckets, levels, s.on_device());
+  };
+  shard.reduction = reduction(false, s.levels);
+  shard.expert_reduction = reduction(true, even_nodes(expert_holders(parallel), expert_holders(parallel)));
   shard.local = local_shapes(shard.stage.specs, s.input.model, s.plan.tp, tp_rank);
-  shard.part = model_part(s.input.model, s.plan.tp, tp_rank, s.input.parallel.sequence_parallel);
-  shard.place = stage_place(s.pipe, s.schedule, s.input.parallel, updates_between_merges(s.input.model.linear), number);
+  drop_other_experts(shard.local, s.input, dp_rank);
+  shard.part = model_part(s.input.model, s.plan.tp, tp_rank, parallel.sequence_parallel);
+  set_experts(shard.part, parallel, dp_rank);
+  shard.place = stage_place(s.pipe, s.schedule, parallel, updates_between_merges(s.input.model.linear), number);
   return shard;
 }
 
@@ -396,12 +405,14 @@ std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) 
   std::vector<SumStaging> staging(all.size());  // one for all stages of a rank, as are its tokens
   std::vector<bool> seen(all.size());
   const std::size_t tokens = 3 * at(micro_batch) * at(input.sequence_length) * sizeof(std::int32_t);
+  const int places = input.parallel.ep, parts = plan.tp * places;  // places: of experts
   for (int number = 0; number < plan.pp; ++number)
-    for (int tp_rank = 0; tp_rank < plan.tp; ++tp_rank) {
-      const Shard shard = shard_of(s, number, tp_rank);
+    for (int part = 0; part < parts; ++part) {
+      const int tp_rank = part / places;
+      const Shard shard = shard_of(s, number, tp_rank, part % places);
       const ModelSize common = common_size(s, shard);
       const SumStaging sums = sum_staging_bytes(shard.stage, input, shard.part, micro_batch, s.width);
-      for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank) {
+      for (int dp_rank = part % places; dp_rank < plan.dp; dp_rank += places) {
         const std::size_t rank = at(plan.pipe.rank_of(number)) * in_stage + at(dp_rank * plan.tp + tp_rank);
         add(all[rank], stage_memory(s, shard, common, dp_rank, known));
         staging[rank] = {std::max(staging[rank].group, sums.group),

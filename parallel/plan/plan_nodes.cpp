@@ -6,6 +6,7 @@
 
 #include "parallel/comm/nodes.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
 namespace {
@@ -47,6 +48,20 @@ double of_tensor_parallel(const Collective& collective, const ParallelOptions& p
   return collective.operation == "all_reduce" ? 2 * direct : direct;
 }
 
+// Returns the bytes between nodes of an exchange among `count` data-parallel ranks, `step` ranks apart, in which each
+// pair of them exchanges directly.
+double of_some_ranks(const Collective& collective, const ParallelOptions& parallel, int count, int step) {
+  const NodeLevels all = planned_levels(parallel);
+  std::vector<int> node_of;
+  int nodes = 0;
+  for (int member = 0; member < count; ++member) {
+    const bool is_new = member == 0 || all.node(member * step) != all.node((member - 1) * step);
+    node_of.push_back(is_new ? nodes++ : nodes - 1);
+  }
+  const double direct = crossings(NodeLevels(node_of), false) * static_cast<double>(collective.bytes);
+  return collective.operation == "all_to_all" ? direct / count : direct;
+}
+
 }  // namespace
 
 std::optional<double> between_nodes_bytes(const Collective& collective, const PlanInput& input) {
@@ -54,6 +69,10 @@ std::optional<double> between_nodes_bytes(const Collective& collective, const Pl
   if (parallel.node_size == 0 || collective.operation == "send") return std::nullopt;
   const int ranks = parallel.ranks();
   if (collective.group == "dp") return parallel.tp * parallel.pp * of_data_parallel(collective, parallel);
+  const int holders = expert_holders(parallel);
+  if (collective.group == "experts") return holders * parallel.pp * of_some_ranks(collective, parallel, parallel.ep, 1);
+  if (collective.group == "holders")
+    return parallel.ep * parallel.pp * of_some_ranks(collective, parallel, holders, parallel.ep);
   if (collective.group == "tp") return parallel.dp * parallel.pp * of_tensor_parallel(collective, parallel);
   const auto nodes = static_cast<double>(even_nodes(ranks, parallel.node_size).nodes.size());
   return ring(collective, nodes, ranks);

@@ -8,6 +8,7 @@
 
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
 
@@ -58,6 +59,7 @@ TensorSpec local_shape(const TensorSpec& spec, const ModelConfig& model, int tp,
   local.trainable = spec.trainable;
   local.stored = spec.stored;
   local.group = spec.group;
+  local.expert = spec.expert;
   local.skew_block = spec.skew_block;
   const TensorShard shard = tensor_shard(spec, model, tp, tp_rank);
   (shard.cut == TensorShard::Cut::cols ? local.cols : local.rows) = shard.end - shard.begin;
@@ -254,8 +256,9 @@ bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel)
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
 }
 
-GradientBuckets gradient_buckets(const StagePlan& stage) {
+GradientBuckets gradient_buckets(const StagePlan& stage, int ep) {
   GradientBuckets all;
+  all.ep = ep;
   all.buckets = stage.buckets;
   all.buckets.insert(all.buckets.end(), stage.scalar_buckets.begin(), stage.scalar_buckets.end());
   all.place.resize(stage.specs.size());
@@ -275,23 +278,29 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
                      int dp_rank) {
   const int owner = stage.owner[at(spec)];
   if (owner != scalar_tensor) return owner == every_rank || owner == dp_rank ? OwnedRows{0, local.rows} : OwnedRows{};
+  if (local.rows == 0) return {};  // an expert of other ranks
   const BucketPlace place = all.place[at(spec)];
   const BucketLayout& bucket = all.buckets[at(place.bucket)];
   const std::int64_t offset = bucket.offset[at(place.entry)];
+  const int piece = is_of_experts(stage, bucket, all.ep) ? dp_rank / all.ep : dp_rank;
   const auto row = [&](std::int64_t cut) {
     return std::clamp<std::int64_t>(cut - offset, 0, local.elements()) / local.cols;
   };
-  return {row(bucket.cut[at(dp_rank)]), row(bucket.cut[at(dp_rank) + 1])};
+  return {row(bucket.cut[at(piece)]), row(bucket.cut[at(piece) + 1])};
 }
 
 RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
                         int tp_rank) {
   const int tp = input.parallel.tp;
+  std::vector<TensorSpec> shards = local_shapes(stage.specs, input.model, tp, tp_rank);
+  drop_other_experts(shards, input, dp_rank);
   RankLayout layout;
   for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
-    tensor.local = local_spec(tensor.whole, input.model, tp, tp_rank);
+    tensor.local = std::move(shards[at(spec)]);
+    tensor.local.name = tensor.whole.name;
+    tensor.local.weight = tensor.whole.weight;
     const TensorShard shard = tensor_shard(tensor.whole, input.model, tp, tp_rank);
     (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
     tensor.counted = shard_holders(tensor.whole, input.model, tp, tp_rank).first == tp_rank;

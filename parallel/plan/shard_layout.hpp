@@ -86,9 +86,10 @@ struct GradientBuckets {
   std::vector<BucketLayout> buckets;
   std::vector<std::int64_t> begin;  // first element of each, and one after the last
   std::vector<BucketPlace> place;   // by spec
+  int ep = 1;                       // parallel.ep: buckets of experts are cut for their holders (expert_layout.hpp)
 };
-// The stage's buckets must be those of this tensor-parallel rank (lay_out_buckets).
-GradientBuckets gradient_buckets(const StagePlan&);
+// The stage's buckets must be those of this rank (lay_out_buckets).
+GradientBuckets gradient_buckets(const StagePlan&, int ep = 1);
 
 // Rows of a shard whose complete gradient comes to a data-parallel rank.
 struct OwnedRows {

@@ -8,6 +8,7 @@
 #include "kernels/blas/sums.hpp"
 #include "parallel/comm/nodes.hpp"
 #include "parallel/comm/stream_order.hpp"
+#include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
 
@@ -196,17 +197,18 @@ SESTINA_INSTANTIATE_SPACES(SESTINA_GRADIENT_REDUCE)
 
 template <class Exec, class T>
 WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const StagePlan& stage,
-                                    const GradientBuckets& all, const Arena<Exec, T>& arena)
+                                    const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members)
     : exec_(exec), group_(group) {
   if (group.size() == 1) return;
   for (const BucketLayout& layout : all.buckets) {
     if (layout.cut.empty()) continue;  // every rank updates it
+    if (is_of_experts(stage, layout, all.ep) != members.of_experts) continue;
     std::vector<std::vector<Block>> owned(static_cast<std::size_t>(group.size()));
     for (const int spec : layout.specs) {
       const auto i = static_cast<std::size_t>(spec);
       const std::size_t row = arena.row_bytes(i);
       for (int rank = 0; rank < group.size(); ++rank) {
-        const OwnedRows rows = owned_rows(stage, all, spec, arena.specs()[i], rank);
+        const OwnedRows rows = owned_rows(stage, all, spec, arena.specs()[i], members.first + rank * members.step);
         if (rows.begin == rows.end) continue;
         owned[static_cast<std::size_t>(rank)].push_back(
             block_of(static_cast<char*>(arena.computed_with(i)) + static_cast<std::size_t>(rows.begin) * row,

@@ -93,10 +93,18 @@ class GradientReduce {
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
 // staged.
 
+// The ranks of a group among the data-parallel ranks: member m is rank first + m step. of_experts: they exchange the
+// buckets of the experts that they hold (expert_layout.hpp), else those of all ranks.
+struct OwnerGroup {
+  bool of_experts = false;
+  int first = 0, step = 1;
+};
+
 template <class Exec, class T>
 class WeightGather {
  public:
-  WeightGather(const Exec&, Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
+  WeightGather(const Exec&, Communicator& group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&,
+               const OwnerGroup& = {});
 
   // Starts all buckets once the owned weights have been updated, first those that the forward pass needs first. Returns
   // false where the host has waited for the space.

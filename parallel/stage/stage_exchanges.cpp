@@ -4,6 +4,7 @@
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/nodes.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -34,11 +35,14 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       groups_(groups),
       stage_(stage),
       trace_(trace),
-      buckets_(gradient_buckets(plan)),
+      buckets_(gradient_buckets(plan, input.parallel.ep)),
       homes_(exec, *groups.ranks.grid.tp_group, plan, input, stage.arena(), groups.ranks.grid.dp_rank),
-      reduce_(exec, *groups.ranks.grid.dp_group, buckets_, stage.arena().gradients(),
+      reduce_(exec, *groups.ranks.grid.dp_group, buckets_of(buckets_, plan, false), stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
       gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
+      expert_reduce_(exec, *groups.ranks.holders, buckets_of(buckets_, plan, true), stage.arena().gradients(), {}),
+      expert_gather_(exec, *groups.ranks.holders, plan, buckets_, stage.arena(),
+                     {true, expert_rank(input.parallel, groups.ranks.grid.dp_rank), input.parallel.ep}),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
       watch_(exec) {
@@ -89,12 +93,14 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::block_done(int block) {
   const SecondsSpent spent(reduce_seconds_);
   reduce_.block_done(block);
+  expert_reduce_.block_done(block);
 }
 
 template <class Exec, class T>
 void StageExchanges<Exec, T>::finish_gradients() {
   const TraceSpan span(trace_, "rest of the gradients");
   reduce_.finish();
+  expert_reduce_.finish();
 }
 
 template <class Exec, class T>
@@ -147,7 +153,13 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   }
   make_equal(Replicas::due);
   const double called = seconds_since(begin);
-  if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
+  if (start_gather() && !is_host<Exec>) called_seconds_ = called;
+}
+
+template <class Exec, class T>
+bool StageExchanges<Exec, T>::start_gather() {
+  const bool ordered = gather_.start();
+  return expert_gather_.start() && ordered;
 }
 
 template <class Exec, class T>
@@ -156,7 +168,7 @@ void StageExchanges<Exec, T>::synchronise() {
   finish_gather();
   make_equal(Replicas::all);
   if (!owned_) return;
-  gather_.start();
+  start_gather();
   finish_gather();
 }
 
@@ -183,6 +195,8 @@ CoherenceCount StageExchanges<Exec, T>::take_coherence() {
 template <class Exec, class T>
 void StageExchanges<Exec, T>::complete() {
   groups_.ranks.grid.dp_group->complete("data-parallel group");
+  groups_.ranks.holders->complete("ranks that hold the same experts");
+  groups_.experts.complete();
   groups_.tensor.complete();
   groups_.replicas.complete();
 }
@@ -261,7 +275,7 @@ void StageExchanges<Exec, T>::send_weights() {
   stage_.weights_changed();
   if (is_host<Exec>) exec_.fence("weights");
   homes_.publish();
-  gather_.start();
+  start_gather();
 }
 
 template <class Exec, class T>
@@ -287,19 +301,20 @@ void StageExchanges<Exec, T>::weights_changed() {
   exec_.fence("weights");
   if (coherence_) coherence_->start();
   homes_.publish();
-  gather_.start();
+  start_gather();
   finish_gather();
 }
 
 template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
-  return {gather_.take_wait_seconds(), std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(),
-          std::exchange(update_seconds_, 0.0)};
+  return {gather_.take_wait_seconds() + expert_gather_.take_wait_seconds(), std::exchange(reduce_seconds_, 0.0),
+          homes_.take_wait_seconds(), std::exchange(update_seconds_, 0.0)};
 }
 
 template <class Exec, class T>
 StageExchangeCount StageExchanges<Exec, T>::count() const {
-  return {reduce_.exchanges_per_step(), gather_.exchanges_per_step(), homes_.exchanges_per_step(),
+  return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(),
+          gather_.exchanges_per_step() + expert_gather_.exchanges_per_step(), homes_.exchanges_per_step(),
           sharded_ ? sharded_->sums_per_step() : 0};
 }
 

@@ -31,7 +31,10 @@ class StageExchanges {
 
   // Called around the blocks of a pass: before_forward waits for the weights that the block reads; block_done sends off
   // gradients that are complete.
-  void before_forward(int block) { gather_.before_forward(block); }
+  void before_forward(int block) {
+    gather_.before_forward(block);
+    expert_gather_.before_forward(block);
+  }
   void block_done(int block);
   void finish_gradients();  // after the stage's passes: gradients are complete where they are owned
   // Called after that: returns sums of squares by tensor, and the flag after them, of the whole stage. losses: those of
@@ -53,6 +56,7 @@ class StageExchanges {
   void complete();        // called before the host waits for the space
   void finish_gather() {  // waits until all weights are there
     gather_.finish();
+    expert_gather_.finish();
     complete();
   }
 
@@ -75,6 +79,7 @@ class StageExchanges {
 
  private:
   void send_weights();
+  bool start_gather();
   void sum_over_shards();
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
@@ -95,6 +100,8 @@ class StageExchanges {
   std::unique_ptr<Lookahead<Exec>> lookahead_;     // null: train.lookahead.factor = 0
   GradientReduce<Exec> reduce_;
   WeightGather<Exec, T> gather_;
+  GradientReduce<Exec> expert_reduce_;  // the same for experts, among the ranks that hold the same ones
+  WeightGather<Exec, T> expert_gather_;
   bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them
   bool owned_ = false;                           // one data-parallel rank owns; its tensor-parallel group has replicas
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group

@@ -17,7 +17,9 @@ StageForward<Exec, T>::StageForward(const Exec& exec, const StageParts& parts, c
       slots_(place_.recomputes() ? 1 : place_.slots, [this] { return stage_.make_slot(place_.split); }),
       in_(place_.number > 0 ? shared->links[at(place_.number - 1)].get() : nullptr),
       out_(place_.number + 1 < rank.pipe.stages ? shared->links[at(place_.number)].get() : nullptr),
-      tie_(in_ == nullptr || out_ == nullptr ? shared->tie.get() : nullptr) {}
+      tie_(in_ == nullptr || out_ == nullptr ? shared->tie.get() : nullptr) {
+  if (rank.part.ep > 1) stage_.model().share_experts(&shared->groups.experts);
+}
 
 template <class Exec, class T>
 void StageForward<Exec, T>::send_head(const Weights<Exec, T>& weights, std::int64_t minibatch) {
@@ -54,7 +56,7 @@ double StageForward<Exec, T>::evaluate() {
   if (receives_head()) stage_.bind_head(tie_->weights.place(evaluation), {});
   if (!stage_.is_last()) return 0;
   stage_.model().loss_only(stage_.weights(), slot, tokens.targets());
-  shared_->groups.tensor.complete();
+  shared_->groups.complete();
   return stage_.model().loss_sum(slot);
 }
 
@@ -62,7 +64,7 @@ template <class Exec, class T>
 void StageForward<Exec, T>::token_losses(float* host) {
   const Vector<Acc<T>, Exec> losses = evaluation_slot().token_loss;
   Kokkos::deep_copy(exec_, Vector<float, Host>(host, losses.size()), losses);
-  shared_->groups.tensor.complete();
+  shared_->groups.complete();
   exec_.fence("token_losses");
 }
 
@@ -74,7 +76,7 @@ void StageForward<Exec, T>::logits(int row, float* host) {
   stage_.model().logits(stage_.weights(), evaluation_slot(), row, Matrix<T, Exec>(row_logits.data(), 1, n));
   convert<Exec, T, float>(exec_, row_logits, wide);
   Kokkos::deep_copy(exec_, Vector<float, Host>(host, n), wide);
-  shared_->groups.tensor.complete();
+  shared_->groups.complete();
   exec_.fence();
 }
 

@@ -26,7 +26,15 @@ template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::before_forward(int block) {
   span.end();
   run.exchanges_.before_forward(block);
+  run.complete_for_experts();
   if (training) span.begin("forward", block);
+}
+
+// A block whose experts are shared out waits for the space to know how many rows it sends: until then other ranks are
+// watched for what the space waits for.
+template <class Exec, class T>
+void StageRun<Exec, T>::complete_for_experts() {
+  if (stage_.part().ep > 1) exchanges_.complete();
 }
 
 // The last micro-batch of an update completes the block's gradients.

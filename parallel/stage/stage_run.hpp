@@ -86,7 +86,10 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     void after_forward(int block) override {
       if (run.probe_) run.probe_->after_forward(block);
     }
-    void before_backward(int block) override { span.begin("backward", block); }
+    void before_backward(int block) override {
+      run.complete_for_experts();
+      span.begin("backward", block);
+    }
     void after_backward_input(int block) override {
       if (run.probe_) run.probe_->after_backward(block, true, false);
       run.finish_part(block, micro, Stage<Exec, T>::Part::input);
@@ -106,6 +109,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   }
   void finish_part(int block, int micro, typename Stage<Exec, T>::Part);
   PassProbe<Exec, T>& probe();
+  void complete_for_experts();
   void before_update();
   void note_delay();
   void after_update(std::int64_t t);

@@ -28,7 +28,9 @@ std::unique_ptr<Tie<Exec, T>> make_tie(const RankParts& parts) {
 
 template <class Exec, class T>
 SharedParts<Exec, T>::SharedParts(const Exec& exec, const RankParts& parts)
-    : groups(parts.groups), evaluated(parts.passes.micro_batch, parts.passes.sequence, 1) {
+    : groups(parts.groups,
+             parts.part.expert_rows(static_cast<std::int64_t>(parts.passes.micro_batch) * parts.passes.sequence)),
+      evaluated(parts.passes.micro_batch, parts.passes.sequence, 1) {
   const PipelineOptions& pipe = parts.pipe;
   const auto tokens = static_cast<std::int64_t>(parts.passes.micro_batch) * parts.passes.sequence;
   for (int s = 0; s + 1 < pipe.stages; ++s)

@@ -6,6 +6,7 @@
 
 #include "core/slot_pool.hpp"
 #include "kernels/blas/exec.hpp"
+#include "parallel/comm/expert_group.hpp"
 #include "parallel/comm/tensor_group.hpp"
 #include "parallel/stage/link.hpp"
 #include "parallel/step/stage_maker.hpp"
@@ -18,10 +19,17 @@ class RefreshWorkers;
 // Here these have the types that the stages compute with.
 template <class Exec>
 struct StageGroups {
-  explicit StageGroups(RankGroups& of) : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas) {}
+  // expert_room: see ExpertGroup.
+  StageGroups(RankGroups& of, std::int64_t expert_room)
+      : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas), experts(*of.experts, expert_room) {}
   RankGroups& ranks;
   TensorGroup<Exec> tensor, replicas;
+  ExpertGroup<Exec> experts;
   std::shared_ptr<RefreshWorkers> workers;  // shared by all stages of this rank; null: no asynchronous refreshes
+  void complete() {                         // called before a wait for passes of the space
+    tensor.complete();
+    experts.complete();
+  }
 };
 
 template <class Exec, class T>

@@ -3,6 +3,7 @@
 #include "core/layout/weight_form.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/trace.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -12,7 +13,7 @@ namespace {
 // after an update.
 PlanInput without_owners(PlanInput input, int ranks) {
   input.pipeline_ranks = ranks / (input.parallel.dp * input.parallel.tp);
-  input.parallel.dp = 1;
+  input.parallel.dp = input.parallel.ep = 1;
   input.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
   input.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
   return input;
@@ -50,12 +51,12 @@ StageParts Evaluator::parts_of(int number) const {
   const ProcessGrid& grid = groups_.grid;
   StageParts parts;
   parts.plan = plan_.stages[at(number)];
-  lay_out_buckets(parts.plan, plan_.input, grid.tp_rank);
+  const int dp_rank = plan_.dp > 1 ? grid.dp_rank : 0, ep = plan_.input.parallel.ep;
+  lay_out_buckets(parts.plan, plan_.input, grid.tp_rank, dp_rank);
   // One rank by itself keeps the gradients in the order of the tensors.
   parts.layout = plan_.input.parallel.dp * plan_.input.parallel.tp == 1
                      ? lone_layout(parts.plan.specs)
-                     : shard_layout(parts.plan, gradient_buckets(parts.plan), plan_.input,
-                                    plan_.dp > 1 ? grid.dp_rank : 0, grid.tp_rank);
+                     : shard_layout(parts.plan, gradient_buckets(parts.plan, ep), plan_.input, dp_rank, grid.tp_rank);
   parts.place =
       stage_place(pipe_, schedule_, plan_.input.parallel, updates_between_merges(plan_.input.model.linear), number);
   return parts;
@@ -87,6 +88,23 @@ void Evaluator::make_groups(int dp, bool device) {
   const int tp_rank = groups_.grid.tp_rank;
   part_ = model_part(plan_.input.model, parallel.tp, tp_rank, parallel.sequence_parallel);
   groups_.replicas = groups_.grid.tp_group->split(tp_rank / part_.key_value_holders(), tp_rank);
+  make_expert_groups(device);
+}
+
+void Evaluator::make_expert_groups(bool device) {
+  groups_.experts = make_lone_communicator();
+  groups_.holders = make_lone_communicator();
+  if (plan_.input.parallel.ep == 1) return;
+  const int rank = groups_.grid.dp_rank, ep = plan_.input.parallel.ep;
+  set_experts(part_, plan_.input.parallel, rank);
+  const auto group = [&](int color, const char* name) {
+    std::unique_ptr<Communicator> part =
+        groups_.all->split(color * groups_.grid.tp + groups_.grid.tp_rank, groups_.all->rank());
+    if (device) part = on_device(std::move(part));
+    return trace_ ? traced(std::move(part), *trace_, name) : std::move(part);
+  };
+  groups_.experts = group(rank / ep, "expert-parallel group");
+  groups_.holders = group(rank % ep, "ranks with the same experts");
 }
 
 void Evaluator::make_schedule_of(int micros) {

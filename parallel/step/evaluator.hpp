@@ -59,6 +59,7 @@ class Evaluator {
   std::vector<std::unique_ptr<ForwardStage>> stages_;
 
  private:
+  void make_expert_groups(bool device);
   void make_groups(int dp, bool on_device);
   void make_schedule_of(int micros);
   StageParts parts_of(int stage) const;

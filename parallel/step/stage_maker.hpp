@@ -29,6 +29,8 @@ struct RankGroups {
   ProcessGrid grid;
   std::unique_ptr<Communicator> replicas;  // tensor-parallel ranks with the same key and value heads
   std::unique_ptr<Communicator> pipeline;  // ranks with the same shards and samples, by their stages
+  std::unique_ptr<Communicator> experts;   // data-parallel ranks that hold all experts together
+  std::unique_ptr<Communicator> holders;   // data-parallel ranks that hold the same experts
 };
 
 // The parts that the stages of one rank are made from. All that they refer to must outlive the stages.

@@ -140,6 +140,9 @@ std::string name_of_all_layers(const TensorSpec& spec) {
   const std::string number = fmt::format(".{}.", spec.layer);
   if (const std::size_t at = name.find(number); spec.layer >= 0 && at != name.npos)
     name.replace(at, number.size(), ".*.");
+  const std::string expert = fmt::format(".{}.", spec.expert);
+  if (const std::size_t at = name.rfind(expert); spec.expert >= 0 && at != name.npos)
+    name.replace(at, expert.size(), ".*.");
   return name;
 }
 

@@ -87,6 +87,8 @@ void refuse_with_codes(Deck& deck, const Options& options) {
             "1f1b, gpipe, interleaved, zb-h1");
   refuse_if(optimizer.matrix->refresh_eager, "optimizer.refresh.visibility",
             "replicas that differ would be averaged, which codes cannot be", "fixed");
+  refuse_if(options.model.has_experts(), "model.family", "the weights of experts are not coded",
+            "a family without experts");
   refuse_if(optimizer.qk_clip > 0, "optimizer.qk_clip", "it scales weights in place", "0");
   refuse_if(optimizer.rules.any(), key_of(optimizer.rules).c_str(), "it moves weights of 32 bits", "no such key");
   refuse_if(optimizer.per_head, "optimizer.per_head", "coded weights are updated whole", "false");

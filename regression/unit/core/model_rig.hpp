@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/deck/model_experts.hpp"
 #include "core/model/initialise.hpp"
 #include "core/model/transformer.hpp"
 #include "kernels/base/random.hpp"
@@ -19,6 +20,11 @@ inline ModelConfig small_model(Family family) {
   c.num_attention_heads = 4;
   c.num_key_value_heads = family == Family::gpt ? 4 : 2;
   c.head_dim = family == Family::qwen3 ? 8 : 6;
+  if (is_mixture(family)) {
+    c.num_experts = 5;
+    c.num_experts_per_tok = 2;
+    c.moe_intermediate_size = family == Family::mixtral ? c.intermediate_size : 9;
+  }
   c.vocab_size = 23;
   c.max_position_embeddings = 32;
   c.initializer_range = 0.3;  // large enough that no nonlinearity stays in its linear part

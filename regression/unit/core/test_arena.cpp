@@ -6,7 +6,7 @@ namespace sestina {
 namespace {
 
 TEST(Arena, FollowersTouchAndGroupsAreAligned) {
-  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt}) {
+  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt, Family::mixtral}) {
     ModelConfig config = small_model(family);
     config.attention_bias = true;
     const auto specs = tensor_specs(config);

@@ -43,6 +43,19 @@ std::vector<DecoderKind> decoder_kinds() {
   return all;
 }
 
+// Rows of experts lie where their tokens' choices put them, not in the tiles of the full window.
+std::vector<DecoderKind> decoder_kinds_within_rounding() {
+  std::vector<DecoderKind> all = decoder_kinds();
+  for (const Family family : {Family::qwen3_moe, Family::mixtral}) {
+    ModelConfig c = small_model(family);
+    c.vocab_size = 61;
+    c.max_position_embeddings = 300;
+    if (family == Family::qwen3_moe) c.shared_expert_intermediate_size = 8;
+    all.push_back({name(family), c});
+  }
+  return all;
+}
+
 std::vector<std::int32_t> tokens_of(int n, int vocabulary, std::uint64_t seed) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -125,7 +138,8 @@ TYPED_TEST(DecoderOf, DeterministicDecodingEqualsTheFullWindowToTheBit) {
 TYPED_TEST(DecoderOf, FollowsTheFullWindow) {
   const bool single = std::is_same_v<TypeParam, float>;
   const double tolerance = single ? 1e-5 : 3e-2;
-  for (const auto& [kind, config] : decoder_kinds()) {
+  // In bf16 rounding may change the choice of an expert.
+  for (const auto& [kind, config] : single ? decoder_kinds_within_rounding() : decoder_kinds()) {
     Plain<TypeParam> plain(config, false);
     for (const int prompt : {1, 37, 253}) {
       auto decoder = plain.decoder(1, prompt + 8, false);

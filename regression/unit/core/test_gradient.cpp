@@ -33,6 +33,14 @@ std::vector<FormVariant> variants() {
           variant("qwen3_tied_bias", Family::qwen3,
                   [](ModelConfig& c) { c.tie_word_embeddings = c.attention_bias = true; }),
           variant("olmo2", Family::olmo2, plain),
+          variant("qwen3_moe", Family::qwen3_moe, plain),
+          variant("qwen3_moe_shared", Family::qwen3_moe,
+                  [](ModelConfig& c) {
+                    c.norm_topk_prob = false;
+                    c.num_experts_per_tok = 3;
+                    c.shared_expert_intermediate_size = 8;
+                  }),
+          variant("mixtral", Family::mixtral, plain),
           variant("gpt_learned", Family::gpt,
                   [](ModelConfig& c) {
                     c.position = ModelConfig::Position::learned;

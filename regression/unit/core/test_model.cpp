@@ -13,8 +13,13 @@ namespace {
 
 // One model of each family, and a gpt with every switch set.
 const std::vector<ModelConfig>& models() {
-  static const std::vector<ModelConfig> all = {small_model(Family::llama), small_model(Family::olmo2),
-                                               small_model(Family::qwen3), small_model(Family::gpt), contest_model()};
+  static const std::vector<ModelConfig> all = {small_model(Family::llama),
+                                               small_model(Family::olmo2),
+                                               small_model(Family::qwen3),
+                                               small_model(Family::gpt),
+                                               contest_model(),
+                                               small_model(Family::qwen3_moe),
+                                               small_model(Family::mixtral)};
   return all;
 }
 

@@ -44,19 +44,20 @@ struct ProbeRig : ModelRig<Host, T> {
 };
 
 TEST(PassProbe, NamesTheLayerOfWeightsThatAreNotFinite) {
-  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt})
+  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt, Family::qwen3_moe})
     for (const bool recompute : {false, true}) {
       const std::size_t tensors = ProbeRig<float>(small_model(family)).arena.size();
       for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
         ProbeRig<float> rig(small_model(family), recompute);
-        ASSERT_FALSE(rig.pass());
         const TensorSpec& spec = rig.arena.specs()[tensor];
+        if (spec.expert > 0) continue;  // one is enough
+        ASSERT_FALSE(rig.pass());
         rig.spoil_weight(tensor);
         const std::optional<FirstBad> bad = rig.pass();
         ASSERT_TRUE(bad) << spec.name;
         EXPECT_EQ(bad->pass, spec.role == Role::head ? PassKind::loss : PassKind::forward) << spec.name;
         EXPECT_EQ(bad->micro, 3);
-        EXPECT_EQ(bad->sequence, 0);
+        if (spec.expert < 0) EXPECT_EQ(bad->sequence, 0);  // an expert has some of the tokens
         EXPECT_TRUE(std::isnan(bad->value));
         const std::string layer = spec.layer >= 0 ? fmt::format("model.layers.{}.", spec.layer) : "";
         EXPECT_TRUE(bad->layer.starts_with(layer)) << spec.name << ": " << bad->layer;

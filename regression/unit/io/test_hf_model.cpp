@@ -19,7 +19,7 @@ using test::expect_error;
 using test::TemporaryFolder;
 
 ModelConfig small(Family family, bool tied) {
-  const char* type = family == Family::llama ? "llama" : family == Family::olmo2 ? "olmo2" : "qwen3";
+  const char* type = name(family);
   const nlohmann::json json = {{"model_type", type},   {"hidden_size", 16},           {"intermediate_size", 24},
                                {"head_dim", 8},        {"num_attention_heads", 2},    {"num_key_value_heads", 1},
                                {"vocab_size", 37},     {"num_hidden_layers", 2},      {"max_position_embeddings", 32},
@@ -67,7 +67,7 @@ TEST(HfModel, RefusesAValueThatIsNotFiniteByName) {
 }
 
 TEST(HfModel, RoundTripsEveryFamilyBitForBit) {
-  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3})
+  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::qwen3_moe, Family::mixtral})
     for (const bool tied : {false, true}) {
       const TemporaryFolder folder;
       const ModelConfig config = small(family, tied);

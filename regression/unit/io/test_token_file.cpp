@@ -413,6 +413,7 @@ TEST(TokenFile, MegatronAndLlmcFormsOfTheGoldenStreamAgree) {
   if (!std::filesystem::is_directory(models)) GTEST_SKIP() << "no golden models in this tree";
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     const std::string model = entry.path().string();
+    if (!std::filesystem::exists(model + "/tokens.idx")) continue;  // mixtures have their tokens in one form
     const auto pair = open(Format::megatron, model + "/tokens", 211),
                stream = open(Format::llmc, model + "/tokens_llmc.bin", 211, 0);
     EXPECT_EQ(all(*pair), all(*stream)) << model;

@@ -14,7 +14,7 @@ class Pipeline : public testing::Test {};
 TYPED_TEST_SUITE(Pipeline, reference::RunSpaces, reference::SpaceNames);
 
 TYPED_TEST(Pipeline, SynchronousSchedulesGiveTheBitsOfOneStage) {
-  for (const Family family : {Family::llama, Family::olmo2, Family::gpt}) {
+  for (const Family family : {Family::llama, Family::olmo2, Family::gpt, Family::qwen3_moe}) {
     const TrainingCase plain = pipeline_case("muon", family);
     const Trained whole = train_in_one_process<TypeParam>(plain, 4);
     for (const Kind kind : {Kind::one_f_one_b, Kind::gpipe, Kind::interleaved, Kind::zb_h1})

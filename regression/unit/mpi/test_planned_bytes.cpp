@@ -243,6 +243,21 @@ TEST(PlannedBytes, OfWhatPassesKeep) {
       }
 }
 
+// On all ranks, on each rank its own, and on pairs of ranks the same ones.
+TEST(PlannedBytes, OfExperts) {
+  Largest largest;
+  for (const char* kind : {"adamw", "muon", "soap"})
+    for (const int ep : {1, 2, 4}) {
+      if (world().size() % ep != 0) continue;
+      TrainingCase run = training_case(kind, Family::qwen3_moe);
+      run.options.model.num_experts = 8;
+      run.options.parallel.dp = world().size();
+      run.options.parallel.ep = ep;
+      run.options.train.recompute = std::string(kind) == "muon";
+      largest.add(compare(run, fmt::format("{}, experts over {}", kind, ep)));
+    }
+}
+
 TEST(PlannedBytes, OfNodeGroups) {
   Largest largest;
   for (const char* partition : {"balanced", "replicated"}) {

@@ -36,6 +36,28 @@ TEST(RankAllocation, AStepAllocatesNothing) {
     }
 }
 
+// Weights that stay choose the same experts: no shape of a product is new.
+TEST(RankAllocation, AStepWithExpertsOnSeveralRanksAllocatesNothing) {
+  for (const int ep : {2, 4}) {
+    TrainingCase run = training_case("muon", Family::qwen3_moe);
+    run.options.model.num_experts = 8;
+    run.options.train.global_batch = 8;
+    run.options.parallel.dp = world().size();
+    run.options.parallel.ep = ep;
+    run.options.optimizer.lr = run.options.optimizer.adamw.lr = 0;
+    TypedExecutor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+    session.initialise(5);
+    OneWindow window(run.options);
+    int t = 0;
+    while (t < 8) take_step(session, ++t, window);
+    AllocationCounter counter;
+    while (t < 13) take_step(session, ++t, window);
+    EXPECT_EQ(counter.heap(), 0) << "ep " << ep << "\n" << counter.places();
+    EXPECT_EQ(counter.kokkos(), 0) << "ep " << ep << "\n" << counter.places();
+    session.finish_gather();
+  }
+}
+
 TEST(RankAllocation, AStepOfAnAsynchronousPipelineAllocatesNothing) {
   using Kind = ParallelOptions::DelayCorrection;
   for (const Kind kind : {Kind::none, Kind::nesterov, Kind::pipemare, Kind::prediction, Kind::dc_asgd}) {

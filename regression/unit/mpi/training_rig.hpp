@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/deck/kinds.hpp"
+#include "core/deck/model_experts.hpp"
 #include "kernels/base/random.hpp"
 #include "regression/unit/kind_names.hpp"
 #include "regression/unit/mpi/ranks.hpp"
@@ -39,6 +40,13 @@ inline TrainingCase training_case(const std::string& kind, Family family = Famil
   o.model.num_attention_heads = 4;
   o.model.num_key_value_heads = family == Family::gpt ? 4 : 2;
   o.model.head_dim = 12;
+  if (is_mixture(family)) {
+    o.model.num_experts = 6;
+    o.model.num_experts_per_tok = 2;
+    o.model.moe_intermediate_size = 20;
+    o.model.router_aux_loss_coef = 0.01;
+    o.model.router_z_loss_coef = 0.001;
+  }
   o.model.vocab_size = 301;
   o.model.max_position_embeddings = 16;
   o.data.sequence_length = 16;
@@ -158,6 +166,7 @@ std::vector<float> whole_weights(TypedExecutor<Exec, T>& run) {
         for (std::size_t k = 0; k < arena.size(); ++k)
           if (arena.layout().tensors[k].whole.name == spec.name) place_weights<Exec, T>(arena, k, values);
       }
+      if (spec.expert >= 0) run.grid().dp_group->all_reduce(values.data(), values.size(), Reduction::max);
       run.grid().tp_group->all_reduce(values.data(), values.size(), Reduction::max);
       run.pipeline().all_reduce(values.data(), values.size(), Reduction::max);
       all.insert(all.end(), values.begin(), values.end());

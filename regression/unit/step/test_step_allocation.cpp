@@ -19,12 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string deck_text(const std::string& precision, const std::string& linear, int state_bits) {
+std::string deck_text(const std::string& precision, const std::string& linear, int state_bits,
+                      const std::string& family) {
   return R"(
 [run]
 steps = 8
 [model]
-family = "llama"
+family = )" +
+         family + R"(
 hidden_size = 32
 intermediate_size = 48
 num_hidden_layers = 2
@@ -51,7 +53,7 @@ state_bits = )" +
 
 template <class T>
 void expect_no_allocation(const std::string& precision, const std::string& linear = "form = \"dense\"\n",
-                          int state_bits = 32) {
+                          int state_bits = 32, const std::string& family = "\"llama\"") {
   const fs::path folder = fs::temp_directory_path() / ("sestina_step_" + precision + std::to_string(getpid()));
   fs::create_directories(folder);
   std::ofstream(folder / "text.txt") << std::string(4000, 'x') + "some other words";
@@ -59,7 +61,7 @@ void expect_no_allocation(const std::string& precision, const std::string& linea
   spdlog::set_default_logger(logger);
 
   Deck deck;
-  deck.add_text(deck_text(precision, linear, state_bits), "test deck", folder.string());
+  deck.add_text(deck_text(precision, linear, state_bits, family), "test deck", folder.string());
   TrainSetup setup;
   setup.options = Options::read(deck);
   setup.planned = plan_that_fits(setup.options);
@@ -86,6 +88,12 @@ TEST(StepAllocation, Bf16StepAllocatesNothing) { expect_no_allocation<bf16>("bf1
 TEST(StepAllocation, StepWithMomentsInEightBitsAllocatesNothing) {
   expect_no_allocation<float>("fp32", "form = \"dense\"\n", 8);
   expect_no_allocation<bf16>("bf16", "form = \"dense\"\n", 8);
+}
+// Each expert is chosen by all, so that its products keep their shapes: a new one is prepared when it is first seen.
+TEST(StepAllocation, StepOfExpertsAllocatesNothing) {
+  const std::string family =
+      "\"qwen3_moe\"\nhead_dim = 16\nnum_experts = 3\nnum_experts_per_tok = 3\nmoe_intermediate_size = 24";
+  expect_no_allocation<float>("fp32", "form = \"dense\"\n", 32, family);
 }
 // Between merges, which draw permutations in host memory.
 TEST(StepAllocation, StepInAnotherFormOfWeightsAllocatesNothing) {

@@ -1,0 +1,53 @@
+#include "core/deck/expert_options.hpp"
+
+#include <numeric>
+
+#include "core/deck/deck.hpp"
+
+namespace sestina {
+
+void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions& parallel) {
+  constexpr const char *key = "parallel.ep", *room = "parallel.expert_room";
+  constexpr DeckRange ranks{.min = 1, .max = 1 << 16};
+  parallel.ep = static_cast<int>(deck.integer(key, 1, ranks));
+  parallel.expert_room = deck.number(room, 0, not_negative);
+  if (parallel.expert_room > 0 && parallel.expert_room < 1)
+    deck.error(room, "less room than the mean takes", "0 (room for all rows), or >= 1");
+  if (parallel.ep == 1) return;
+  const std::int64_t fitting = std::gcd(std::int64_t{parallel.dp}, model.num_experts);
+  if (!model.has_experts())
+    deck.error(key, "needs experts to share out, and the model has none (model.num_experts)", "1");
+  else if (parallel.dp % parallel.ep != 0)
+    deck.error(key, fmt::format("does not divide parallel.dp = {}", parallel.dp),
+               fmt::format("a divisor of {}", fitting));
+  else if (model.num_experts % parallel.ep != 0)
+    deck.error(key, fmt::format("does not divide model.num_experts = {}", model.num_experts),
+               fmt::format("a divisor of {}", fitting));
+  if (parallel.tp > 1) deck.error(key, "conflicts with tensor parallelism", "1 with parallel.tp > 1");
+  using Partition = ParallelOptions::Partition;
+  if (parallel.partition == Partition::replicated)
+    deck.error("parallel.partition", "not every rank can update all: with parallel.ep > 1 ranks hold different experts",
+               "optimal, balanced, layerwise, start-index");
+  if (parallel.partition == Partition::groups)
+    deck.error("parallel.partition", "groups are not implemented with parallel.ep > 1",
+               "optimal, balanced, layerwise, start-index");
+  if (parallel.shard != ParallelOptions::Shard::state)
+    deck.error("parallel.shard", "is not implemented with parallel.ep > 1", "state");
+}
+
+void require_expert_parallel(Deck& deck, const Options& options) {
+  if (options.parallel.ep == 1) return;
+  constexpr const char* one = "1";
+  if (options.parallel.is_async())
+    deck.error("parallel.ep", "conflicts with parallel.schedule = \"async-1f1b\": saves have older weights of one rank",
+               one);
+  if (options.run.audit_every > 0)
+    deck.error("run.audit_every",
+               "conflicts with parallel.ep > 1: a replica cannot compute the micro-batch of another one by itself",
+               "0");
+  if (options.model.linear.form != "dense")
+    deck.error("parallel.ep",
+               fmt::format("is not implemented for model.linear.form = \"{}\"", options.model.linear.form), one);
+}
+
+}  // namespace sestina

@@ -1,0 +1,233 @@
+#include "core/model/experts.hpp"
+
+#include <bit>
+
+#include "core/model/linear.hpp"
+#include "kernels/model/activation.hpp"
+#include "kernels/model/expert_rows.hpp"
+#include "kernels/model/router.hpp"
+#include "kernels/model/token_sort.hpp"
+
+namespace sestina {
+namespace {
+
+template <class Exec>
+RouterRule router_rule(const Context<Exec>& context) {
+  const ModelConfig& c = context.config();
+  const double share = context.gradient_scale / static_cast<double>(c.num_hidden_layers);
+  return {c.norm_topk_prob, c.router_aux_loss_coef * share, c.router_z_loss_coef * share};
+}
+
+// Returns the activations with the rows of this pass: a decoder runs fewer than there is room for.
+template <class Exec, class T>
+LayerActivations<Exec, T> rows_of_pass(const Context<Exec>& context, LayerActivations<Exec, T> a) {
+  const std::int64_t n = context.rows();
+  const auto choices = static_cast<std::size_t>(n * context.config().num_experts_per_tok);
+  for (Matrix<Acc<T>, Exec>* m : {&a.router, &a.choice_weights}) *m = row_range(*m, 0, n);
+  for (Matrix<std::int32_t, Exec>* m : {&a.chosen, &a.place}) *m = row_range(*m, 0, n);
+  a.log_sums = Vector<Acc<T>, Exec>(a.log_sums.data(), static_cast<std::size_t>(n));
+  a.token = Vector<std::int32_t, Exec>(a.token.data(), choices);
+  return a;
+}
+
+// Brings the counts to the host.
+template <class Exec, class T>
+void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
+  ExpertRows& rows = *a.rows;
+  Kokkos::deep_copy(context.exec, Vector<std::int64_t, Host>(rows.sent.data(), rows.sent.size()), a.counts);
+  context.exec.fence("rows of experts");
+  if (context.experts)
+    context.experts->exchange_counts(rows);
+  else
+    rows.received = rows.sent;
+}
+
+// Returns how many of so many rows a product takes at once. On a host each product is prepared when its shape is first
+// seen: with powers of two few shapes are ever seen, whatever the router chooses.
+template <class Exec>
+std::int64_t rows_at_once(std::int64_t rows) {
+  return is_host<Exec> ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows))) : rows;
+}
+
+// Calls body(number, begin, end, first) for each expert that is here and for each part of its rows; once with an empty
+// part where it has none.
+template <class Exec, class Body>
+void for_experts(const Context<Exec>& context, const ExpertRows& rows, const Body& body) {
+  const auto sources = static_cast<std::size_t>(context.experts ? context.experts->size() : 1);
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i * sources < rows.received.size(); ++i) {
+    std::int64_t end = begin;
+    for (std::size_t source = 0; source < sources; ++source) end += rows.received[i * sources + source];
+    bool first = true;
+    do {
+      const std::int64_t next = begin + rows_at_once<Exec>(end - begin);
+      body(i, begin, next, first);
+      first = false;
+      begin = next;
+    } while (begin < end);
+  }
+}
+
+// Returns rows (R, width) of this rank's tokens as rows (R', width) of its experts: themselves where all are here, else
+// in `to`.
+template <class Exec, class T>
+Matrix<T, Exec> send(Context<Exec>& context, const ExpertRows& rows, const Matrix<T, Exec>& from,
+                     const Matrix<T, Exec>& to) {
+  if (context.experts == nullptr) return from;
+  context.experts->send(context.exec, rows, Matrix<const T, Exec>(from), to);
+  return to;
+}
+// Returns rows of experts as rows of tokens, in the same way.
+template <class Exec, class T>
+Matrix<T, Exec> send_back(Context<Exec>& context, const ExpertRows& rows, const Matrix<T, Exec>& from,
+                          const Matrix<T, Exec>& to) {
+  if (context.experts == nullptr) return from;
+  context.experts->send_back(context.exec, rows, Matrix<const T, Exec>(from), to);
+  return to;
+}
+
+// Takes scratch for rows of this rank's tokens, or of its experts; the second is empty where both are the same.
+template <class T, class Exec, class S>
+Matrix<T, Exec> take_sorted(Context<Exec>& context, const LayerActivations<Exec, S>& a, std::size_t width) {
+  return context.workspace.template take<T>(a.token.size(), width);
+}
+template <class T, class Exec, class S>
+Matrix<T, Exec> take_here(Context<Exec>& context, const LayerActivations<Exec, S>& a, std::size_t width) {
+  if (context.experts == nullptr) return {};
+  return context.workspace.template take<T>(static_cast<std::size_t>(a.rows->here()), width);
+}
+
+// Returns rows of x (N, D) at the experts (R', D), in scratch of the caller's frame.
+template <class Exec, class T>
+Matrix<T, Exec> tokens_at_experts(Context<Exec>& context, const LayerActivations<Exec, T>& a,
+                                  const Matrix<const T, Exec>& x) {
+  const Matrix<T, Exec> sorted = take_sorted<T>(context, a, x.extent(1));
+  gather_tokens<Exec, T>(context.exec, x, a.token, sorted);
+  return send<Exec, T>(context, *a.rows, sorted, take_here<T>(context, a, x.extent(1)));
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                        LayerActivations<Exec, T>& all) {
+  const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
+  const Exec& exec = context.exec;
+  if constexpr (std::is_same_v<T, Acc<T>>)
+    forward_product<Exec, T>(context, w.router.weight, a.h2, a.router);
+  else
+    context.gemm.template operator()<T, Acc<T>>(Op::none, Op::transpose, 1, a.h2, w.router.weight, 0, a.router);
+  choose_experts<Exec, Acc<T>>(exec, router_rule(context), a.router, a.chosen, a.choice_weights, a.log_sums);
+  sort_tokens<Exec>(exec, a.chosen, a.place, a.token, a.counts, context.workspace);
+  fetch_counts(context, a);
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
+    if (begin < end)
+      linear_forward<Exec, T>(context, w.experts[i].up, row_range(rows, begin, end),
+                              row_range(a.expert_up, begin, end));
+  });
+}
+
+template <class Exec, class T>
+void experts_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                          const LayerActivations<Exec, T>& all, bool add, Matrix<T, Exec> branch) {
+  const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
+  auto frame = context.workspace.frame();
+  const auto here = static_cast<std::size_t>(a.rows->here());
+  const Matrix<T, Exec> inner = context.workspace.template take<T>(here, a.expert_up.extent(1) / 2);
+  const Matrix<T, Exec> out = context.workspace.template take<T>(here, branch.extent(1));
+  swiglu<Exec, T>(context.exec, row_range(a.expert_up, 0, a.rows->here()), inner);
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
+    if (begin < end)
+      linear_forward<Exec, T>(context, w.experts[i].down, row_range(inner, begin, end), row_range(out, begin, end));
+  });
+  const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, branch.extent(1)) : Matrix<T, Exec>();
+  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, out, back), a.place, a.choice_weights, add,
+                        branch);
+}
+
+namespace {
+
+// Computes d.rows and d.inner, the gradient of expert_up in its place, and returns the gradients of the choices'
+// weights (R, 1), in scratch of the caller's frame.
+template <class Exec, class T>
+Matrix<Acc<T>, Exec> backward_through_experts(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                                              const LayerActivations<Exec, T>& a, Matrix<const T, Exec> d_out,
+                                              const ExpertGradients<Exec, T>& d) {
+  using A = Acc<T>;
+  const Matrix<A, Exec> sorted = take_sorted<A>(context, a, 1);
+  sort_choices<Exec, A>(context.exec, a.choice_weights, a.place, Vector<A, Exec>(sorted.data(), sorted.size()));
+  const Matrix<A, Exec> weight = send<Exec, A>(context, *a.rows, sorted, take_here<A>(context, a, 1));
+  if (context.experts == nullptr) {
+    gather_tokens<Exec, T>(context.exec, d_out, a.token, d.rows);
+  } else {
+    auto frame = context.workspace.frame();
+    const Matrix<T, Exec> rows = take_sorted<T>(context, a, d_out.extent(1));
+    gather_tokens<Exec, T>(context.exec, d_out, a.token, rows);
+    send<Exec, T>(context, *a.rows, rows, d.rows);
+  }
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
+    if (begin < end)
+      linear_backward_input<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
+                                     row_range(d.inner, begin, end));
+  });
+  weighted_swiglu_backward<Exec, T>(context.exec, d.inner, row_range(a.expert_up, 0, a.rows->here()),
+                                    Vector<A, Exec>(weight.data(), weight.size()));
+  return send_back<Exec, A>(context, *a.rows, weight, sorted);
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void experts_backward_input(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                            const LayerActivations<Exec, T>& all, Matrix<const T, Exec> d_out, bool add,
+                            Matrix<T, Exec> d_in, const ExpertGradients<Exec, T>& d) {
+  const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
+  auto frame = context.workspace.frame();
+  const Matrix<Acc<T>, Exec> d_weight = backward_through_experts<Exec, T>(context, w, a, d_out, d);
+  choose_experts_backward<Exec, T>(context.exec, router_rule(context),
+                                   {a.router, a.choice_weights, a.log_sums, a.chosen, a.place, a.counts},
+                                   Vector<Acc<T>, Exec>(d_weight.data(), d_weight.size()), d.router);
+  context.gemm.template operator()<T, T>(Op::none, Op::none, 1, d.router, w.router.weight, add ? 1 : 0, d_in);
+  const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
+    if (begin < end)
+      linear_backward_input<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
+                                     row_range(rows, begin, end));
+  });
+  const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, d_in.extent(1)) : Matrix<T, Exec>();
+  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, rows, back), a.place, {}, true, d_in);
+}
+
+template <class Exec, class T>
+void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                             const LayerActivations<Exec, T>& all, const ExpertGradients<Exec, T>& d, bool accumulate,
+                             const typename Gradients<Exec, T>::Layer& g) {
+  const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
+  linear_backward_weight<Exec, T>(context, w.router, d.router, a.h2, accumulate, g.router);
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
+  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool first) {
+    const bool adds = accumulate || !first;
+    linear_backward_weight<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
+                                    row_range(d.inner, begin, end), adds, g.experts[i].down);
+    linear_backward_weight<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
+                                    row_range(rows, begin, end), adds, g.experts[i].up);
+  });
+}
+
+#define SESTINA_EXPERTS(Exec, T)                                                                                    \
+  template void experts_forward_up<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                \
+                                            LayerActivations<Exec, T>&);                                            \
+  template void experts_forward_down<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,              \
+                                              const LayerActivations<Exec, T>&, bool, Matrix<T, Exec>);             \
+  template void experts_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,            \
+                                                const LayerActivations<Exec, T>&, Matrix<const T, Exec>, bool,      \
+                                                Matrix<T, Exec>, const ExpertGradients<Exec, T>&);                  \
+  template void experts_backward_weight<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,           \
+                                                 const LayerActivations<Exec, T>&, const ExpertGradients<Exec, T>&, \
+                                                 bool, const typename Gradients<Exec, T>::Layer&);
+SESTINA_INSTANTIATE(SESTINA_EXPERTS)
+
+}  // namespace sestina
