@@ -8,6 +8,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "kernels/base/host_name.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
@@ -114,8 +115,10 @@ void print_loads(const RunPlan& run) {
 void print_balance(const RunPlan& run) {
   const Plan& plan = run.plan;
   if (plan.ranks() == 1) return;
-  fmt::print("ranks       dp {} x tp {} x pp {} = {}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
-             name_of(run.options.parallel.partition));
+  const ParallelOptions& parallel = run.options.parallel;
+  fmt::print("ranks       dp {} x tp {} x pp {} = {}, partition {}{}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
+             name_of(parallel.partition),
+             gradients_in_turn(parallel) ? fmt::format(", shard {}", name(parallel.shard)) : "");
   std::size_t matrices = 0, parts = 0;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {

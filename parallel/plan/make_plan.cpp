@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -46,8 +47,9 @@ Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const 
     out.items.push_back({local[at(spec)].elements(), stage.cost[at(spec)], local[at(spec)].block});
     out.cost.push_back(stage.cost[at(spec)]);
   }
-  const std::int64_t size =
-      parallel.bucket_elements > 0 ? parallel.bucket_elements : usual_bucket(out.items, matrices ? parallel.dp : 1);
+  const std::int64_t size = gradients_in_turn(parallel)    ? 1  // a bucket for each block
+                            : parallel.bucket_elements > 0 ? parallel.bucket_elements
+                                                           : usual_bucket(out.items, matrices ? parallel.dp : 1);
   out.buckets = fill_buckets(out.items, size, true);
   return out;
 }
@@ -262,6 +264,9 @@ BatchShare batch_share(const PlanInput& input, int dp_rank) {
   share.all = input.train.global_batch / share.micro_batch;
   share.first = share.all * dp_rank / ranks;
   share.count = share.all * (dp_rank + 1) / ranks - share.first;
+  if (!gradients_in_turn(input.parallel)) return share;
+  share.first = dp_rank;
+  share.stride = ranks;
   return share;
 }
 

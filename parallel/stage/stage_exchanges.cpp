@@ -21,6 +21,17 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
   return partial;
 }
 
+// Returns the sums of what this rank owns where gradients take turns, else null.
+template <class Exec, class T>
+std::unique_ptr<OwnedSums<Exec>> owned_sums(const GradientBuckets& buckets, const Stage<Exec, T>& stage) {
+  if (!buckets.in_turn()) return nullptr;
+  const Vector<float, Exec> all = stage.arena().gradients();
+  const auto places = static_cast<std::size_t>(buckets.begin.back());
+  const PassOptions& options = stage.options();
+  return std::make_unique<OwnedSums<Exec>>(Vector<float, Exec>(all.data() + places, all.size() - places),
+                                           options.micros, options.deterministic);
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -34,10 +45,11 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       groups_(groups),
       stage_(stage),
       trace_(trace),
-      buckets_(gradient_buckets(plan)),
+      buckets_(gradient_buckets(plan, input.parallel)),
       homes_(exec, *groups.ranks.grid.tp_group, plan, input, stage.arena(), groups.ranks.grid.dp_rank),
       reduce_(exec, *groups.ranks.grid.dp_group, buckets_, stage.arena().gradients(),
-              partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
+              partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups), small_place_elements,
+              owned_sums<Exec, T>(buckets_, stage)),
       gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
@@ -52,6 +64,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
   if (input.train.lookahead.factor > 0)
     lookahead_ = std::make_unique<Lookahead<Exec>>(exec, model_fields(), input.train.lookahead);
+  if (stage.arena().layout().weights_in_turn)
+    turns_ = std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena());
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
 }
@@ -92,6 +106,12 @@ void StageExchanges<Exec, T>::block_done(int block) {
 }
 
 template <class Exec, class T>
+void StageExchanges<Exec, T>::free_place(int block) {
+  const SecondsSpent spent(reduce_seconds_);
+  reduce_.free_place(block);
+}
+
+template <class Exec, class T>
 void StageExchanges<Exec, T>::finish_gradients() {
   const TraceSpan span(trace_, "rest of the gradients");
   reduce_.finish();
@@ -106,7 +126,7 @@ std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, c
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
-    for (int micro = 0; micro < mine.count; ++micro) losses[at(mine.first + micro)] = norm.noted(micro);
+    for (int micro = 0; micro < mine.count; ++micro) losses[at(mine.number(micro))] = norm.noted(micro);
   if (groups_.ranks.grid.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
     sums_.assign(losses.begin(), losses.end());
     sums_.insert(sums_.end(), squares.begin(), squares.end());
@@ -147,7 +167,7 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   }
   make_equal(Replicas::due);
   const double called = seconds_since(begin);
-  if (gather_.start() && !is_host<Exec>) called_seconds_ = called;
+  if (start_gather() && !is_host<Exec>) called_seconds_ = called;
 }
 
 template <class Exec, class T>
@@ -156,7 +176,7 @@ void StageExchanges<Exec, T>::synchronise() {
   finish_gather();
   make_equal(Replicas::all);
   if (!owned_) return;
-  gather_.start();
+  start_gather();
   finish_gather();
 }
 
@@ -255,13 +275,22 @@ void StageExchanges<Exec, T>::look_back() {
   if (lookahead_->withdraw(exec_)) send_weights();
 }
 
+// Lets weights that were updated where they are owned travel, now or when a pass reads their block. Returns false where
+// the host has waited for the space.
+template <class Exec, class T>
+bool StageExchanges<Exec, T>::start_gather() {
+  if (!turns_) return gather_.start();
+  turns_->forget();
+  return true;
+}
+
 // Sends master weights that were written on all ranks, rounded, to those that compute with them.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::send_weights() {
   stage_.weights_changed();
   if (is_host<Exec>) exec_.fence("weights");
   homes_.publish();
-  gather_.start();
+  start_gather();
 }
 
 template <class Exec, class T>
@@ -287,20 +316,20 @@ void StageExchanges<Exec, T>::weights_changed() {
   exec_.fence("weights");
   if (coherence_) coherence_->start();
   homes_.publish();
-  gather_.start();
+  start_gather();
   finish_gather();
 }
 
 template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
-  return {gather_.take_wait_seconds(), std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(),
-          std::exchange(update_seconds_, 0.0)};
+  const double gather = gather_.take_wait_seconds() + (turns_ ? turns_->take_wait_seconds() : 0);
+  return {gather, std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(), std::exchange(update_seconds_, 0.0)};
 }
 
 template <class Exec, class T>
 StageExchangeCount StageExchanges<Exec, T>::count() const {
-  return {reduce_.exchanges_per_step(), gather_.exchanges_per_step(), homes_.exchanges_per_step(),
-          sharded_ ? sharded_->sums_per_step() : 0};
+  const std::int64_t weights = turns_ ? turns_->exchanges_per_step() : gather_.exchanges_per_step();
+  return {reduce_.exchanges_per_step(), weights, homes_.exchanges_per_step(), sharded_ ? sharded_->sums_per_step() : 0};
 }
 
 #define SESTINA_STAGE_EXCHANGES(Exec, T) template class StageExchanges<Exec, T>;

@@ -86,7 +86,10 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     void after_forward(int block) override {
       if (run.probe_) run.probe_->after_forward(block);
     }
-    void before_backward(int block) override { span.begin("backward", block); }
+    void before_backward(int block) override {
+      run.exchanges_.before_backward(block);
+      span.begin("backward", block);
+    }
     void after_backward_input(int block) override {
       if (run.probe_) run.probe_->after_backward(block, true, false);
       run.finish_part(block, micro, Stage<Exec, T>::Part::input);
