@@ -64,7 +64,7 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
   // Deterministic runs must not depend on which gradients are adjacent.
   gradients_ = gradients_of<Exec, T>(part.config, range, arena_, setting.deterministic);
   norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_, setting.micros);
-  if (setting.deterministic && setting.micros > 1)
+  if (setting.deterministic && setting.micros > 1 && !layout.gradients_in_turn)
     tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
 }
 

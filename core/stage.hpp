@@ -89,7 +89,8 @@ class Stage {
 
  private:
   StateField frozen_field(std::size_t tensor) const;
-  bool adds(int micro) const { return micro > 0 && !tree_; }  // adds to the gradients of the micro-batches before
+  // Returns whether a pass adds to the gradients of the micro-batches before.
+  bool adds(int micro) const { return micro > 0 && !tree_ && !arena_.layout().gradients_in_turn; }
 
   Exec exec_;
   Transformer<Exec, T> model_;
@@ -97,7 +98,8 @@ class Stage {
   Weights<Exec, T> weights_;
   Gradients<Exec, T> gradients_;  // empty without training
   std::vector<OwnedTensor<Exec, T>> tensors_;
-  std::unique_ptr<AccumulationTree<Exec, T>> tree_;  // deterministic, with several micro-batches
+  // Deterministic, with several micro-batches whose gradients stay (else parallel/stage/owned_sums.hpp).
+  std::unique_ptr<AccumulationTree<Exec, T>> tree_;
   std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip

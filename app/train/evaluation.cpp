@@ -6,6 +6,8 @@
 #include <numbers>
 #include <numeric>
 
+#include "parallel/plan/block_turns.hpp"
+
 namespace sestina {
 namespace {
 
@@ -43,6 +45,8 @@ std::optional<Evaluation> evaluate_loss(Evaluator& evaluator, const SampleSet& s
   const auto B = static_cast<std::size_t>(evaluator.options().micro_batch),
              length = static_cast<std::size_t>(evaluator.options().sequence);
   const bool last = evaluator.has_last_stage();
+  const ParallelOptions& parallel = evaluator.plan().input.parallel;
+  const bool together = weights_in_turn(parallel) || parallel.ep > 1;  // a pass needs what all ranks own
   const auto dp = static_cast<std::size_t>(grid.dp), dp_rank = static_cast<std::size_t>(grid.dp_rank);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);
@@ -51,17 +55,16 @@ std::optional<Evaluation> evaluate_loss(Evaluator& evaluator, const SampleSet& s
   for (std::size_t round = 0; round < losses.size(); round += dp) {
     if (stop()) return std::nullopt;
     const std::size_t i = round + dp_rank;
-    const bool idle = i >= losses.size();
-    if (idle && evaluator.plan().input.parallel.ep == 1) continue;  // else others wait for its experts
     const std::uint64_t sample = i * B;
-    const std::size_t rows = idle ? 0 : std::min<std::uint64_t>(B, wanted - sample);
+    const std::size_t rows = i < losses.size() ? std::min<std::uint64_t>(B, wanted - sample) : 0;
+    if (rows == 0 && !together) continue;
     for (std::size_t b = 0; b < rows; ++b)
       read_sample(set, sample + b, &tokens[b * (length + 1)], &first_key[b * length], unreadable);
     for (std::size_t b = rows; b < B; ++b)  // a short last batch: targets of the missing rows do not count
       std::fill_n(&tokens[b * (length + 1)], length + 1, -1);
     const double loss =
         evaluator.loss({tokens.data(), evaluator.options().mask_documents ? first_key.data() : nullptr});
-    if (idle) continue;
+    if (rows == 0) continue;
     losses[i] = loss;
     if (!last) continue;
     evaluator.token_losses(token_losses.data());

@@ -13,9 +13,11 @@ TrainingBatches::TrainingBatches(const SampleSet& set, const Options& options, c
 
 void TrainingBatches::start_at(std::uint64_t sample) {
   const auto B = static_cast<std::uint64_t>(share_.micro_batch);
-  loader_ = std::make_unique<DataLoader>(
-      set_, share_.micro_batch, sequence_, sample + B * static_cast<std::uint64_t>(share_.first),
-      BatchPattern{share_.count, B * static_cast<std::uint64_t>(share_.all - share_.count)});
+  const bool in_turn = share_.stride > 1;
+  const BatchPattern pattern{in_turn ? 1 : share_.count,
+                             B * static_cast<std::uint64_t>(in_turn ? share_.stride - 1 : share_.all - share_.count)};
+  loader_ = std::make_unique<DataLoader>(set_, share_.micro_batch, sequence_,
+                                         sample + B * static_cast<std::uint64_t>(share_.first), pattern);
 }
 
 BatchView TrainingBatches::next() {

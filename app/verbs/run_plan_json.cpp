@@ -6,6 +6,7 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
@@ -98,7 +99,7 @@ Json ownership_json(const RunPlan& run) {
                            {"count", c.count},
                            {"bytes", c.bytes},
                            {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
-  Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}};
+  Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}, {"shard", name(plan.input.parallel.shard)}};
   if (plan.tp > 1) {
     out["hosts"] = ranks_by_name(plan, &StagePlan::home);
     out["micro_groups"] = micro_groups_json(plan);

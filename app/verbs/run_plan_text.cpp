@@ -8,6 +8,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "kernels/base/host_name.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
@@ -118,9 +119,10 @@ void print_loads(const RunPlan& run) {
 void print_balance(const RunPlan& run) {
   const Plan& plan = run.plan;
   if (plan.ranks() == 1) return;
-  const int ep = run.options.parallel.ep;
-  fmt::print("ranks       dp {} x tp {} x pp {} = {}{}, partition {}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
-             ep > 1 ? fmt::format(", experts over ep {}", ep) : "", name_of(run.options.parallel.partition));
+  const ParallelOptions& parallel = run.options.parallel;
+  fmt::print("ranks       dp {} x tp {} x pp {} = {}{}, partition {}{}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
+             parallel.ep > 1 ? fmt::format(", experts over ep {}", parallel.ep) : "", name_of(parallel.partition),
+             gradients_in_turn(parallel) ? fmt::format(", shard {}", name(parallel.shard)) : "");
   std::size_t matrices = 0, parts = 0;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {

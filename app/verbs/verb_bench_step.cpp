@@ -68,7 +68,8 @@ class BenchBatches final : public Batches {
         first_key_(rows_ * length_) {}
 
   BatchView next() override {
-    const std::int64_t micro = micro_ / share_.count * share_.all + share_.first + micro_ % share_.count;
+    const std::int64_t micro =
+        micro_ / share_.count * share_.all + share_.number(static_cast<int>(micro_ % share_.count));
     ++micro_;
     for (std::size_t b = 0; b < rows_; ++b)
       data_.read(static_cast<std::uint64_t>(micro) * rows_ + b, &tokens_[b * (length_ + 1)], &first_key_[b * length_]);

@@ -67,7 +67,7 @@ std::string found_here(Executor& executor, int rank, std::uint64_t first_sample)
   if (first->bad.sequence >= 0)
     json["sample"] =
         first_sample +
-        static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(share.first + first->bad.micro) +
+        static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(share.number(first->bad.micro)) +
         static_cast<std::uint64_t>(first->bad.sequence);
   return json.dump();
 }

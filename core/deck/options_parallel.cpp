@@ -108,6 +108,27 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
                "global, stage, group");
 }
 
+// Collects errors for what conflicts with gradients, or weights, of which data-parallel ranks keep a part
+// (parallel/plan/block_turns.hpp).
+void require_shardable(Deck& deck, const ParallelOptions& parallel, const ModelConfig& model) {
+  using Parallel = ParallelOptions;
+  if (parallel.shard == Parallel::Shard::state || parallel.dp == 1) return;
+  const auto refuse = [&deck](const char* what, const char* allowed = "state") {
+    deck.error("parallel.shard", what, allowed);
+  };
+  if (parallel.partition == Parallel::Partition::replicated)
+    refuse("conflicts with parallel.partition = \"replicated\": every rank needs all gradients");
+  if (parallel.partition == Parallel::Partition::groups) refuse("conflicts with parallel.partition = \"groups\"");
+  if (parallel.bucket_elements > 0)
+    refuse("conflicts with parallel.bucket_elements: the gradients of each block are one bucket");
+  if (parallel.is_async())
+    refuse("conflicts with parallel.schedule = \"async-1f1b\", which keeps whole weights of several updates");
+  if (parallel.pp > 1 && parallel.schedule == Parallel::Schedule::zb_h1)
+    refuse("conflicts with parallel.schedule = \"zb-h1\", which finishes gradients of a block at two times");
+  if (parallel.shard == Parallel::Shard::weights && model.linear.form != "dense")
+    refuse("conflicts with model.linear.form: frozen parts of weights are kept whole", "state, gradients");
+}
+
 }  // namespace
 
 const char* name(ParallelOptions::DelayCorrection correction) {
@@ -126,6 +147,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   parallel.partition =
       word<Partition>(deck, "parallel.partition", {"optimal", "balanced", "layerwise", "start-index", "replicated"});
   parallel.cost = word<Cost>(deck, "parallel.cost", {"flops", "elements", "seconds"});
+  parallel.shard = word<Shard>(deck, "parallel.shard", {"state", "gradients", "weights"});
   parallel.alpha = deck.number("parallel.alpha", parallel.alpha, {.min = 0, .max = 1});
   parallel.bucket_elements = deck.integer("parallel.bucket_elements", 0, not_negative);
   parallel.micro_group_bytes = deck.integer("parallel.micro_group_bytes", parallel.micro_group_bytes, {.min = 1});
@@ -144,6 +166,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
     deck.error("parallel.pp", "more pipeline stages than layers", fmt::format("1 to {}", model.num_hidden_layers));
   for (const ModelDefect& defect : tensor_parallel_defects(model, parallel.tp))
     deck.error(defect.key, defect.what, defect.allowed);
+  require_shardable(deck, parallel, model);
   return parallel;
 }
 
@@ -255,6 +278,8 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with run.deterministic = false: a calculation need not come out the same again");
   if (parallel.is_async())
     refuse("conflicts with parallel.schedule = \"async-1f1b\": no stage waits for others to compute with it");
+  if (parallel.shard == ParallelOptions::Shard::weights && parallel.dp > 1)
+    refuse("conflicts with parallel.shard = \"weights\": ranks do not keep the weights that audits compare");
   if (options.train.lookahead.factor > 0)
     refuse("conflicts with train.lookahead: replicas would compute again before their weights move on");
   if (replicas_drift(parallel, options.optimizer))
@@ -263,16 +288,19 @@ void require_auditable(Deck& deck, const Options& options) {
 
 // Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
-  // A stage is as many micro-batches late on all ranks; ranks that share out experts run the same passes together.
-  const bool even = parallel.is_async() || parallel.ep > 1;
+  // A stage is as many micro-batches late on all ranks; where each micro-batch is reduced, or experts are shared out,
+  // all ranks run the same passes together.
+  const bool sharded = parallel.shard != ParallelOptions::Shard::state;
+  const bool even = parallel.is_async() || sharded || parallel.ep > 1;
+  const char* const why = parallel.ep > 1 ? "parallel.ep > 1"
+                          : sharded       ? "parallel.shard = \"gradients\" or \"weights\""
+                                          : "parallel.schedule = \"async-1f1b\"";
   const int dp = parallel.dp, micros = train.global_batch / train.micro_batch;
   if (train.global_batch < dp) {
     deck.error("train.global_batch", fmt::format("fewer sequences than the {} ranks of parallel.dp", dp),
                fmt::format(">= {}", dp));
   } else if (even && train.global_batch % dp != 0) {
-    deck.error("train.global_batch",
-               fmt::format("{} needs the same share for all ranks",
-                           parallel.ep > 1 ? "parallel.ep > 1" : "parallel.schedule = \"async-1f1b\""),
+    deck.error("train.global_batch", fmt::format("{} needs the same share for all ranks", why),
                fmt::format("a multiple of parallel.dp = {}", dp));
   } else if (train.micro_batch == train.global_batch) {
     train.micro_batch = shared_micro_batch(train, dp);  // even too: where dp divides the batch, each rank has one

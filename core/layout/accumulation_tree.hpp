@@ -10,6 +10,17 @@
 
 namespace sestina {
 
+// Adds to the sum of micro-batch `micro` of so many what the tree adds to it now, and unless it is the last one lets
+// the result wait. waiting(level) is the memory in which a sum waits on its level.
+template <class Exec, class A, class Waiting>
+void add_in_tree(const Exec& exec, int micro, int micros, const Vector<A, Exec>& own, const Waiting& waiting) {
+  const bool last = micro + 1 == micros;
+  int level = 0;
+  for (; last ? (micro >> level) != 0 : ((micro >> level) & 1) != 0; ++level)
+    if ((micro >> level) & 1) add_to<Exec, A>(exec, waiting(level), own);
+  if (!last) convert<Exec, A, A>(exec, own, waiting(level));
+}
+
 template <class Exec, class T>
 class AccumulationTree {
  public:
@@ -39,12 +50,9 @@ class AccumulationTree {
   void add(const Exec& exec, int block, int micro, Part part = Part::all) const {
     for (const auto& [begin, end, of_norm] : ranges_[static_cast<std::size_t>(block)]) {
       if (part != Part::all && (part == Part::input) != of_norm) continue;
-      const Vector<A, Exec> own(gradient_.data() + begin, end - begin);
-      const bool last = micro + 1 == micros_;
-      int level = 0;
-      for (; last ? (micro >> level) != 0 : ((micro >> level) & 1) != 0; ++level)
-        if ((micro >> level) & 1) add_to<Exec, A>(exec, at(level, begin, end), own);
-      if (!last) convert<Exec, A, A>(exec, own, at(level, begin, end));
+      const std::size_t from = begin, to = end;
+      add_in_tree<Exec, A>(exec, micro, micros_, Vector<A, Exec>(gradient_.data() + from, to - from),
+                           [&](int level) { return at(level, from, to); });
     }
   }
 

@@ -3,7 +3,8 @@
 // themselves. Vectors (norm weights, biases) are computed with in Acc<T> and have no copy. Weights that are computed
 // with are there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp).
 // Frozen tensors lie separately, each in its own type, and have nothing else; so do coded rows, which have gradients in
-// addition.
+// addition. Under parallel.shard whole gradients, or whole weights, are there only while their block has its turn in a
+// place that several blocks share; what the rank owns of them is always there.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -24,14 +25,13 @@ class Arena {
   Arena(RankLayout layout, bool with_gradients)
       : layout_(std::move(layout)),
         values_at_(
-            places([](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
-        matrices_at_(places([](const TensorHolding& t) {
-          return t.local.is_vector() || !t.local.has_master() ? 0 : elements(t.local);
-        })),
+            places([this](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
+        matrices_at_(places([this](const TensorHolding& t) { return matrix_size(t); })),
         frozen_at_(frozen_places()),
         values_("sestina::master", values_at_.elements),
         gradient_("sestina::gradient", with_gradients ? layout_.gradient_elements : 0),
-        compute_("sestina::weights", shared ? 0 : matrices_at_.elements),
+        compute_("sestina::weights", layout_.matrix_elements + matrices_at_.elements),
+        vectors_("sestina::weights of vectors", layout_.vector_elements),
         frozen_("sestina::frozen", frozen_at_.elements) {
     for (const TensorHolding& tensor : layout_.tensors) specs_.push_back(tensor.local);
   }
@@ -47,11 +47,19 @@ class Arena {
     return Vector<A, Exec>(value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i)));
   }
   Vector<A, Exec> owned_gradient(std::size_t i) const {
-    return Vector<A, Exec>(gradient(i).data() + begin(i), at(i).owned_elements());
+    if (!layout_.gradients_in_turn) return Vector<A, Exec>(gradient(i).data() + begin(i), at(i).owned_elements());
+    return Vector<A, Exec>(gradient_.data() + at(i).sum_offset, at(i).owned_elements());
   }
   Vector<T, Exec> owned_compute(std::size_t i) const {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
-    return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i] + begin(i), at(i).owned_elements());
+    return Vector<T, Exec>(kept_matrix(i), at(i).owned_elements());
+  }
+  // Returns the first of the owned rows of matrix i as they are computed with, where they stay.
+  T* kept_matrix(std::size_t i) const {
+    if (!layout_.weights_in_turn) return matrix(i) + begin(i);
+    if constexpr (shared)
+      if (!at(i).homed) return value(i);
+    return compute_.data() + layout_.matrix_elements + matrices_at_.offset[i];
   }
   // Returns the coded rows that are owned of tensor i; none where its rows are not coded.
   CodedRows owned_coded(std::size_t i) const {
@@ -69,16 +77,17 @@ class Arena {
   }
   Vector<T, Exec> compute(std::size_t i) const {
     if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
-    return Vector<T, Exec>(compute_.data() + matrices_at_.offset[i], elements(specs_[i]));
+    return Vector<T, Exec>(matrix(i), elements(specs_[i]));
   }
   // Return where the model reads matrix i, and vector i.
   T* matrix(std::size_t i) const {
+    if (layout_.weights_in_turn) return compute_.data() + at(i).weight_offset;
     if constexpr (shared)
       return value(i);
     else
       return compute_.data() + matrices_at_.offset[i];
   }
-  A* vector(std::size_t i) const { return value(i); }
+  A* vector(std::size_t i) const { return layout_.weights_in_turn ? vectors_.data() + at(i).weight_offset : value(i); }
   void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
   // Return the first byte of what is computed with, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
@@ -102,7 +111,19 @@ class Arena {
           convert<Exec, A, T>(exec, master(i), owned_compute(i));
   }
 
-  std::size_t weight_bytes() const { return compute_.size() * sizeof(T) + frozen_.size(); }
+  // Copies the owned rows of tensor i to the place in which its block takes its turn.
+  void place_owned(const Exec& exec, std::size_t i) const {
+    const std::size_t n = at(i).owned_elements();
+    if (n == 0) return;
+    if (specs_[i].is_vector())
+      convert<Exec, A, A>(exec, Vector<const A, Exec>(value(i), n), Vector<A, Exec>(vector(i) + begin(i), n));
+    else
+      convert<Exec, T, T>(exec, Vector<const T, Exec>(kept_matrix(i), n), Vector<T, Exec>(matrix(i) + begin(i), n));
+  }
+
+  std::size_t weight_bytes() const {
+    return compute_.size() * sizeof(T) + vectors_.size() * sizeof(A) + frozen_.size();
+  }
   std::size_t master_bytes() const { return values_.size() * sizeof(A); }
   std::size_t gradient_bytes() const { return gradient_.size() * sizeof(A); }
 
@@ -112,8 +133,14 @@ class Arena {
     return tensor.homed || !tensor.local.has_master() ? 0 : tensor.owned_elements();
   }
   // Returns whether values in Acc<T> that the model reads are there for the whole shard, owned or not.
-  static bool kept_whole(const TensorHolding& tensor) {
-    return tensor.local.has_master() && (shared || tensor.local.is_vector());
+  bool kept_whole(const TensorHolding& tensor) const {
+    return tensor.local.has_master() && (shared || tensor.local.is_vector()) && !layout_.weights_in_turn;
+  }
+  // Returns the elements of a matrix that stay in T.
+  std::size_t matrix_size(const TensorHolding& tensor) const {
+    if (tensor.local.is_vector() || !tensor.local.has_master()) return 0;
+    if (layout_.weights_in_turn) return shared && !tensor.homed ? 0 : tensor.owned_elements();
+    return shared ? 0 : elements(tensor.local);
   }
   const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }
   std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }
@@ -142,7 +169,8 @@ class Arena {
   std::vector<TensorSpec> specs_;
   ArenaLayout values_at_, matrices_at_, frozen_at_;
   Kokkos::View<A*, typename Exec::memory_space> values_, gradient_;
-  Kokkos::View<T*, typename Exec::memory_space> compute_;
+  Kokkos::View<T*, typename Exec::memory_space> compute_;  // places of matrices in turn, then what stays
+  Kokkos::View<A*, typename Exec::memory_space> vectors_;  // places of vectors in turn
   Kokkos::View<std::byte*, typename Exec::memory_space> frozen_;
 };
 

@@ -72,6 +72,8 @@ struct TensorHolding {
   bool saved = true;     // false: another rank has the same values, which counts them and writes them to checkpoints
   bool counted = true;   // false: another rank of the tensor-parallel group has the same shard, and enters it into sums
   std::size_t gradient_offset = 0;  // place of the shard's gradient in the gradient buffer, elements
+  std::size_t sum_offset = 0;       // gradients in turn: place of the owned rows' complete gradient in the same buffer
+  std::size_t weight_offset = 0;    // weights in turn: place of the shard among matrices, or among vectors; elements
   std::int64_t owned_rows() const { return owned_end - owned_begin; }
   std::size_t owned_elements() const { return static_cast<std::size_t>(owned_rows() * local.cols); }
 };
@@ -79,6 +81,11 @@ struct TensorHolding {
 struct RankLayout {
   std::vector<TensorHolding> tensors;  // in the order of the specs
   std::size_t gradient_elements = 0;   // size of the buffer, gaps included
+  // parallel.shard: blocks take turns in a few places with their whole gradients, or with their whole weights too
+  // (parallel/plan/block_turns.hpp); what is owned of them lies separately. In the gradient buffer it is after the
+  // places.
+  bool gradients_in_turn = false, weights_in_turn = false;
+  std::size_t matrix_elements = 0, vector_elements = 0;  // of the places of weights
 };
 
 // Returns the number of gradient buffers in addition to the arena's that a deterministic sum over so many micro-batches

@@ -59,10 +59,10 @@ void fill(const Exec& exec, const Normals& source, Vector<A, Exec> out) {
   }
 }
 
-// Sets weights that are computed with but not owned, rounded through a buffer of some rows.
+// Sets weights that are computed with but whose masters are not here, rounded through a buffer of some rows.
 template <class Exec, class T>
-void initialise_rounded(const Exec& exec, const Arena<Exec, T>& arena, std::size_t i, double range,
-                        std::uint64_t seed) {
+void initialise_rounded(const Exec& exec, const Arena<Exec, T>& arena, std::size_t i, double range, std::uint64_t seed,
+                        T* to) {
   using A = Acc<T>;
   const TensorHolding& tensor = arena.layout().tensors[i];
   const auto cols = static_cast<std::size_t>(tensor.local.cols);
@@ -74,7 +74,7 @@ void initialise_rounded(const Exec& exec, const Arena<Exec, T>& arena, std::size
     const std::size_t n = static_cast<std::size_t>(end - begin) * cols;
     initialise_rows<Exec, A>(exec, tensor, begin, end, range, seed, Vector<A, Exec>(rows.data(), n));
     convert<Exec, A, T>(exec, Vector<const A, Exec>(rows.data(), n),
-                        Vector<T, Exec>(arena.matrix(i) + static_cast<std::size_t>(begin) * cols, n));
+                        Vector<T, Exec>(to + static_cast<std::size_t>(begin) * cols, n));
   }
   exec.fence("initialise");
 }
@@ -108,12 +108,17 @@ void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig
     const TensorHolding& tensor = arena.layout().tensors[i];
     if (!tensor.local.has_master()) continue;
     const auto n = static_cast<std::size_t>(tensor.local.elements());
-    if (arena.shared || tensor.local.is_vector()) {
+    const bool in_turn = arena.layout().weights_in_turn;  // what is not owned comes for each pass
+    if (in_turn && tensor.homed) {
+      if (tensor.owned_rows() > 0) initialise_rounded(exec, arena, i, range, seed, arena.kept_matrix(i));
+      continue;
+    }
+    if (!in_turn && (arena.shared || tensor.local.is_vector())) {
       initialise_rows<Exec, A>(exec, tensor, 0, tensor.local.rows, range, seed,
                                Vector<A, Exec>(static_cast<A*>(arena.computed_with(i)), n));
       continue;
     }
-    if (arena.master(i).size() < n) initialise_rounded(exec, arena, i, range, seed);
+    if (!in_turn && arena.master(i).size() < n) initialise_rounded(exec, arena, i, range, seed, arena.matrix(i));
     if (arena.master(i).size() > 0)
       initialise_rows<Exec, A>(exec, tensor, tensor.owned_begin, tensor.owned_end, range, seed, arena.master(i));
   }

@@ -115,7 +115,7 @@ SumStaging sum_staging_bytes(const StagePlan& stage, const PlanInput& input, con
     const auto side = static_cast<std::size_t>(cut == TensorShard::Cut::rows ? spec.cols : spec.rows);
     sum(side * side, sizeof(float));
   }
-  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input)) {
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage, input.parallel), input)) {
     const auto count = static_cast<std::size_t>(run.elements);
     if (!run.same_heads) {
       sum(count, sizeof(float));

@@ -35,6 +35,7 @@ GradientBuckets buckets_of(const GradientBuckets& all, const StagePlan& stage, b
     if (is_of_experts(stage, all.buckets[b], all.ep) != experts) continue;
     some.buckets.push_back(all.buckets[b]);
     some.begin.push_back(all.begin[b]);
+    if (all.in_turn()) some.turn.push_back(all.turn[b]);
   }
   some.begin.push_back(all.begin.back());
   some.place = all.place;

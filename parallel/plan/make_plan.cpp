@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_collectives.hpp"
@@ -53,7 +54,9 @@ Draft draft(const StagePlan& stage, const std::vector<TensorSpec>& local, const 
     out.cost.push_back(stage.cost[at(spec)]);
   }
   const int ranks = !matrices ? 1 : where < 0 ? parallel.dp : expert_holders(parallel);
-  const std::int64_t size = parallel.bucket_elements > 0 ? parallel.bucket_elements : usual_bucket(out.items, ranks);
+  const std::int64_t size = gradients_in_turn(parallel)    ? 1  // a bucket for each block
+                            : parallel.bucket_elements > 0 ? parallel.bucket_elements
+                                                           : usual_bucket(out.items, ranks);
   out.buckets = fill_buckets(out.items, size, true);
   return out;
 }
@@ -322,6 +325,9 @@ BatchShare batch_share(const PlanInput& input, int dp_rank) {
   share.all = input.train.global_batch / share.micro_batch;
   share.first = share.all * dp_rank / ranks;
   share.count = share.all * (dp_rank + 1) / ranks - share.first;
+  if (!gradients_in_turn(input.parallel)) return share;
+  share.first = dp_rank;
+  share.stride = ranks;
   return share;
 }
 

@@ -7,10 +7,13 @@
 
 namespace sestina {
 
-// The micro-batches of one data-parallel rank: numbers [first, first + count) of the `all` of a step.
+// The micro-batches of one data-parallel rank, of the `all` of a step: numbers first, first + stride, ..., `count` of
+// them. They follow one another; where gradients take turns (block_turns.hpp), ranks take them in turn, so that the sum
+// over ranks, which is taken of each time's micro-batches, is the lower part of the tree over all of them.
 struct BatchShare {
   int micro_batch = 1;  // sequences in each
-  int all = 1, first = 0, count = 1;
+  int all = 1, first = 0, count = 1, stride = 1;
+  int number(int micro) const { return first + micro * stride; }  // of the rank's micro-batch `micro`
 };
 BatchShare batch_share(const PlanInput&, int dp_rank);
 BatchShare largest_share(const PlanInput&);  // at least one micro-batch

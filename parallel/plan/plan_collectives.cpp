@@ -5,6 +5,7 @@
 
 #include "core/layout/model_size.hpp"
 #include "core/layout/rank_layout.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/rank_report.hpp"
@@ -60,27 +61,52 @@ TensorSpec largest_shard(const TensorSpec& spec, const PlanInput& input) {
 // Returns how often weights go out in a step: with train.lookahead once more, moved on (core/optimizer/lookahead.hpp).
 int times_sent(const PlanInput& input) { return input.train.lookahead.factor > 0 ? 2 : 1; }
 
+// Returns the bytes of a tensor's weights as they are computed with.
+std::int64_t sent_weight(const TensorSpec& spec, const PlanInput& input) {
+  const TensorSpec local = largest_shard(spec, input);
+  return local.is_coded() ? local.rows * local.row_codes()
+                          : local.elements() * (local.is_vector() ? f32_bytes : compute_bytes(input));
+}
+
+// Counts the weights that come block by block, as often as passes read a block that is not in its place.
+void weights_by_block(Tally& tally, const Plan& plan, int number) {
+  if (!weights_in_turn(plan.input.parallel)) return;
+  const StagePlan& stage = plan.stages[at(number)];
+  const std::vector<Action>& actions = plan.schedule.ranks[at(plan.pipe.rank_of(number))];
+  const std::vector<std::int64_t> gathers = gathers_of_step(stage, actions, number);
+  for (std::size_t block = 0; block < gathers.size(); ++block) {
+    std::int64_t bytes = 0;
+    for (const TensorSpec& spec : stage.specs)
+      if (at(spec.block) == block) bytes += sent_weight(spec, plan.input);
+    tally.add("all_gather", "dp", "weights", gathers[block], gathers[block] * bytes);
+  }
+}
+
+// Returns how often gradients are summed over data-parallel ranks in a step.
+std::int64_t reductions(const PlanInput& input) {
+  return gradients_in_turn(input.parallel) ? largest_share(input).count : 1;
+}
+
 // Counts gradients to their owners and weights back, bucket by bucket; where nobody owns a bucket, sums go to all
 // ranks. Weights travel without the gaps between them, as they are computed with: vectors in fp32.
 // Holders of the same experts exchange those of these (parallel.ep).
 void data_parallel(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   if (input.parallel.dp == 1) return;
+  const std::int64_t sums = reductions(input);
   for (const auto* buckets : {&stage.buckets, &stage.scalar_buckets})
     for (const BucketLayout& bucket : *buckets) {
       const bool experts = is_of_experts(stage, bucket, input.parallel.ep);
       if (experts && expert_holders(input.parallel) == 1) continue;
       const char* const group = experts ? "holders" : "dp";
-      tally.add("reduce_scatter", group, experts ? "expert gradients" : "gradients", 1, bucket.elements * f32_bytes);
+      tally.add("reduce_scatter", group, experts ? "expert gradients" : "gradients", sums,
+                sums * bucket.elements * f32_bytes);
       if (bucket.cut.empty()) {
         tally.add("all_gather", "dp", "gradients", 1, bucket.elements * f32_bytes);
         continue;
       }
+      if (weights_in_turn(input.parallel)) continue;
       std::int64_t bytes = 0;
-      for (const int number : bucket.specs) {
-        const TensorSpec local = largest_shard(stage.specs[static_cast<std::size_t>(number)], input);
-        bytes += local.is_coded() ? local.rows * local.row_codes()
-                                  : local.elements() * (local.is_vector() ? f32_bytes : compute_bytes(input));
-      }
+      for (const int number : bucket.specs) bytes += sent_weight(stage.specs[at(number)], input);
       const int sent = times_sent(input);
       tally.add("all_gather", group, experts ? "expert weights" : "weights", sent, sent * bytes);
     }
@@ -232,10 +258,11 @@ void activations(Tally& tally, const StagePlan& stage, const PlanInput& input) {
   }
 }
 
-// Gradients of which each rank has a part are summed once, after the last micro-batch.
+// Gradients of which each rank has a part are summed before they go to their owners.
 void partial_gradients(Tally& tally, const StagePlan& stage, const PlanInput& input) {
-  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage), input))
-    tally.add("all_reduce", "tp", "partial gradients", 1, run.elements * f32_bytes);
+  const std::int64_t sums = reductions(input);
+  for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage, input.parallel), input))
+    tally.add("all_reduce", "tp", "partial gradients", sums, sums * run.elements * f32_bytes);
 }
 
 void pipeline(Tally& tally, const StagePlan& stage, const PlanInput& input) {
@@ -258,9 +285,11 @@ void pipeline(Tally& tally, const StagePlan& stage, const PlanInput& input) {
 std::vector<Collective> collectives(const Plan& plan) {
   const PlanInput& input = plan.input;
   Tally tally;
-  for (const StagePlan& stage : plan.stages) {
+  for (int number = 0; number < plan.pp; ++number) {
+    const StagePlan& stage = plan.stages[at(number)];
     data_parallel(tally, stage, input);
     expert_parallel(tally, stage, input);
+    weights_by_block(tally, plan, number);
     tensor_parallel_update(tally, stage, input);
     if (plan.tp > 1) {
       activations(tally, stage, input);

@@ -12,6 +12,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
 #include "core/optimizer/stream_share.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -89,7 +90,13 @@ ModelSize common_size(const Planned& s, const Shard& shard) {
   const int sequence = s.input.sequence_length;
   const LayerRange layers = shard.stage.layers;
   ModelSize size;
-  if (!s.width.shared()) size.weights = matrix_arena_layout(shard.local).elements * s.width.compute;
+  if (weights_in_turn(s.input.parallel)) {  // the places; what a rank keeps comes in addition
+    const WeightTurns turns = weight_turns(shard.stage, shard.local);
+    size.weights = static_cast<std::size_t>(turns.matrices) * s.width.compute +
+                   static_cast<std::size_t>(turns.vectors) * s.width.accumulate;
+  } else if (!s.width.shared()) {
+    size.weights = matrix_arena_layout(shard.local).elements * s.width.compute;
+  }
   size.weights += frozen_layout(shard.local, s.width.compute, s.width.accumulate).elements;
   const std::size_t slot = slot_bytes(shard.part, layers, s.micro_batch, sequence, s.width, s.input.train.recompute) +
                            (shard.place.split ? split_bytes(shard.part, layers, s.micro_batch, sequence, s.width) : 0);
@@ -250,8 +257,9 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   const bool lone = s.plan.dp * s.plan.tp == 1;
   UpdateScratch scratch(s, known.scratch);
   MeterMemory meter(s);
-  std::size_t arena = 0;
-  PagedBytes paged;  // bytes of all matrices
+  const bool in_turn = weights_in_turn(o.parallel);
+  std::size_t arena = 0, copies = 0;  // elements of masters; where weights take turns, of what stays in their own type
+  PagedBytes paged;                   // bytes of all matrices
   std::size_t job = 0;
   const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
   const bool means = o.train.ema_tau > 0, looks_ahead = o.train.lookahead.factor > 0;
@@ -265,13 +273,18 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   for (std::size_t i = 0; i < shard.local.size(); ++i) {
     const TensorSpec &whole = shard.stage.specs[i], &local = shard.local[i];
     const int spec = static_cast<int>(i);
-    if (!local.follows) arena = aligned_elements(arena);
+    if (!local.follows) {
+      arena = aligned_elements(arena);
+      copies = aligned_elements(copies);
+    }
     if (!local.trainable) continue;
     const OwnedRows rows =
         lone ? OwnedRows{0, local.rows} : owned_rows(shard.stage, shard.buckets, spec, local, dp_rank);
     const auto owned = static_cast<std::size_t>((rows.end - rows.begin) * local.cols);
     const bool homed = is_homed(shard.stage, spec, o.parallel);
-    if (local.has_master()) arena += s.width.shared() || local.is_vector() ? elements_of(local) : homed ? 0 : owned;
+    const bool whole_here = (s.width.shared() || local.is_vector()) && !in_turn;
+    if (local.has_master()) arena += whole_here ? elements_of(local) : homed ? 0 : owned;
+    if (in_turn && !local.is_vector() && (homed || !s.width.shared())) copies += owned;
     if (owned == 0) continue;
     if (!shard.stage.is_matrix(spec)) {
       const std::size_t state = adamw_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate);
@@ -304,6 +317,7 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
     }
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
+  memory.size.weights += copies * s.width.compute;
   const int streams = scratch.streams();
   memory.size.workspace += scratch.total(streams) + meter.total();
   (s.on_device() ? memory.workers : memory.size.workspace) += at(o.optimizer.refresh_workers()) * job;
@@ -317,12 +331,15 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   RankMemory memory;
   memory.size = common;
   add_tensors(s, shard, dp_rank, known, memory);
-  const std::size_t gradients = s.plan.dp * s.plan.tp == 1 ? arena_layout(shard.local).elements
-                                                           : static_cast<std::size_t>(shard.buckets.begin.back());
+  const std::size_t whole = s.plan.dp * s.plan.tp == 1 ? arena_layout(shard.local).elements
+                                                       : static_cast<std::size_t>(shard.buckets.begin.back());
+  const std::size_t gradients =
+      shard.buckets.in_turn() ? static_cast<std::size_t>(shard.buckets.sums_size(dp_rank)) : whole;
   const int count = batch_share(o, dp_rank).count;
   const int buffers = 1 + (o.deterministic && count > 1 ? tree_levels(count) : 0);
   const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
+  if (shard.buckets.in_turn()) memory.size.gradients += whole * s.width.accumulate;  // the places of blocks
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
@@ -343,7 +360,7 @@ Shard shard_of(const Planned& s, int number, int tp_rank, int dp_rank) {
   shard.tp_rank = tp_rank;
   shard.stage = s.plan.stages[at(number)];
   lay_out_buckets(shard.stage, s.input, tp_rank, dp_rank);
-  shard.buckets = gradient_buckets(shard.stage, parallel.ep);
+  shard.buckets = gradient_buckets(shard.stage, parallel);
   const auto reduction = [&](bool experts, const NodeLevels& levels) {
     return bucket_reduction(buckets_of(shard.buckets, shard.stage, experts).buckets, levels, s.on_device());
   };

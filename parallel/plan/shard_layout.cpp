@@ -8,6 +8,7 @@
 
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
@@ -256,9 +257,36 @@ bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel)
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
 }
 
-GradientBuckets gradient_buckets(const StagePlan& stage, int ep) {
+std::int64_t GradientBuckets::sum_begin(std::size_t bucket, int dp_rank) const {
+  std::int64_t end = begin.back();
+  for (std::size_t b = 0; b < bucket; ++b)
+    end += aligned(buckets[b].cut[at(dp_rank) + 1] - buckets[b].cut[at(dp_rank)]);
+  return end;
+}
+
+namespace {
+
+// Lays the buckets of each block into the block's place.
+void take_turns(const StagePlan& stage, GradientBuckets& all) {
+  std::vector<std::int64_t> size;
+  std::vector<std::int64_t> in_block;
+  for (const BucketLayout& bucket : all.buckets) {
+    size.resize(std::max(size.size(), at(bucket.block + 1)));
+    in_block.push_back(size[at(bucket.block)]);
+    size[at(bucket.block)] += bucket.elements;
+    all.turn.push_back(place_of_block(stage, bucket.block));
+  }
+  const TurnLayout turns = lay_out_turns(stage, size);
+  for (std::size_t b = 0; b < all.buckets.size(); ++b)
+    all.begin[b] = turns.begin[at(all.buckets[b].block)] + in_block[b];
+  all.begin.back() = turns.elements;
+}
+
+}  // namespace
+
+GradientBuckets gradient_buckets(const StagePlan& stage, const ParallelOptions& parallel) {
   GradientBuckets all;
-  all.ep = ep;
+  all.ep = parallel.ep;
   all.buckets = stage.buckets;
   all.buckets.insert(all.buckets.end(), stage.scalar_buckets.begin(), stage.scalar_buckets.end());
   all.place.resize(stage.specs.size());
@@ -271,6 +299,7 @@ GradientBuckets gradient_buckets(const StagePlan& stage, int ep) {
       all.place[at(bucket.specs[i])] = {static_cast<int>(b), static_cast<int>(i)};
   }
   all.begin.push_back(begin);
+  if (gradients_in_turn(parallel)) take_turns(stage, all);
   return all;
 }
 
@@ -289,12 +318,28 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
   return {row(bucket.cut[at(piece)]), row(bucket.cut[at(piece) + 1])};
 }
 
+namespace {
+
+void place_weights(const StagePlan& stage, RankLayout& layout) {
+  std::vector<TensorSpec> local;
+  for (const TensorHolding& tensor : layout.tensors) local.push_back(tensor.local);
+  const WeightTurns turns = weight_turns(stage, local);
+  for (std::size_t i = 0; i < local.size(); ++i)
+    layout.tensors[i].weight_offset = static_cast<std::size_t>(turns.offset[i]);
+  layout.matrix_elements = static_cast<std::size_t>(turns.matrices);
+  layout.vector_elements = static_cast<std::size_t>(turns.vectors);
+}
+
+}  // namespace
+
 RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
                         int tp_rank) {
   const int tp = input.parallel.tp;
   std::vector<TensorSpec> shards = local_shapes(stage.specs, input.model, tp, tp_rank);
   drop_other_experts(shards, input, dp_rank);
   RankLayout layout;
+  layout.gradients_in_turn = all.in_turn();
+  layout.weights_in_turn = weights_in_turn(input.parallel);
   for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
@@ -318,11 +363,16 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     tensor.sharded = is_sharded(tensor.whole, input);
     tensor.saved = !copied && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
-    tensor.gradient_offset =
-        static_cast<std::size_t>(all.begin[at(place.bucket)] + all.buckets[at(place.bucket)].offset[at(place.entry)]);
+    const BucketLayout& bucket = all.buckets[at(place.bucket)];
+    const std::int64_t offset = bucket.offset[at(place.entry)];
+    tensor.gradient_offset = static_cast<std::size_t>(all.begin[at(place.bucket)] + offset);
+    if (all.in_turn() && rows.begin < rows.end)
+      tensor.sum_offset = static_cast<std::size_t>(all.sum_begin(at(place.bucket), dp_rank) + offset +
+                                                   rows.begin * tensor.local.cols - bucket.cut[at(dp_rank)]);
     layout.tensors.push_back(std::move(tensor));
   }
-  layout.gradient_elements = static_cast<std::size_t>(all.begin.back());
+  layout.gradient_elements = static_cast<std::size_t>(all.begin.back() + (all.in_turn() ? all.sums_size(dp_rank) : 0));
+  if (layout.weights_in_turn) place_weights(stage, layout);
   return layout;
 }
 

@@ -81,15 +81,22 @@ struct BucketPlace {
   int bucket = 0, entry = 0;
 };
 
-// All buckets of a stage, matrices first, one after the other in the gradient buffer.
+// All buckets of a stage, matrices first, one after the other in the gradient buffer. Where gradients take turns
+// (block_turns.hpp), a bucket is one of a block and lies in its place, and what a rank owns of all of them after the
+// places, bucket after bucket.
 struct GradientBuckets {
   std::vector<BucketLayout> buckets;
-  std::vector<std::int64_t> begin;  // first element of each, and one after the last
+  std::vector<std::int64_t> begin;  // first element of each, and one after the last, or after the places
   std::vector<BucketPlace> place;   // by spec
   int ep = 1;                       // parallel.ep: buckets of experts are cut for their holders (expert_layout.hpp)
+  std::vector<int> turn;            // by bucket, the number of its place; empty: gradients do not take turns
+  bool in_turn() const { return !turn.empty(); }
+  // Return the first element of what a rank owns of a bucket, and the elements that it owns of all; gaps included.
+  std::int64_t sum_begin(std::size_t bucket, int dp_rank) const;
+  std::int64_t sums_size(int dp_rank) const { return sum_begin(buckets.size(), dp_rank) - begin.back(); }
 };
 // The stage's buckets must be those of this rank (lay_out_buckets).
-GradientBuckets gradient_buckets(const StagePlan&, int ep = 1);
+GradientBuckets gradient_buckets(const StagePlan&, const ParallelOptions& = {});
 
 // Rows of a shard whose complete gradient comes to a data-parallel rank.
 struct OwnedRows {

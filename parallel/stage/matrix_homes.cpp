@@ -109,10 +109,10 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
       // A shard that several ranks hold comes from the first of them and goes to all; where every rank is a home, each
       // takes its own shard of its own result.
       if (is_home(stage, number, peer) && shard_holders(spec, model, tp, me).first == me)
-        to_home.blocks.push_back(block_of(arena.gradient(at(number)).data(), elements * sizeof(float)));
+        to_home.blocks.push_back(block_of(arena.owned_gradient(at(number)).data(), elements * sizeof(float)));
       const bool everywhere = stage.home[at(number)] == every_rank;
       if (is_home(stage, number, peer) && (!everywhere || peer == me))
-        from_home.blocks.push_back(block_of(arena.matrix(at(number)), elements * sizeof(T)));
+        from_home.blocks.push_back(block_of(arena.kept_matrix(at(number)), elements * sizeof(T)));
       if (!is_home(stage, number, me)) continue;
       const Homed& matrix = homed_[homed++];
       if (shard_holders(spec, model, tp, peer).first == peer)

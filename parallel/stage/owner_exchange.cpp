@@ -33,8 +33,8 @@ std::vector<Message> messages(const std::map<int, std::vector<Block>>& by_peer, 
 template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
                                      Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial,
-                                     std::size_t small_place)
-    : exec_(exec), group_(dp_group), partial_(std::move(partial)) {
+                                     std::size_t small_place, std::unique_ptr<OwnedSums<Exec>> sums)
+    : exec_(exec), group_(dp_group), partial_(std::move(partial)), sums_(std::move(sums)), turn_(all.turn) {
   const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>, small_place);
   if (reduction.places == 0) return;
   std::vector<std::size_t> order(all.buckets.size());
@@ -43,12 +43,13 @@ GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, c
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
   const std::size_t elements = reduction.place_elements[static_cast<std::size_t>(group_.rank())];
   for (std::size_t place = 0; place < reduction.places; ++place) received_.emplace_back("sestina::received", elements);
-  for (const std::size_t b : order) add_bucket(b, all.buckets[b], gradients.data() + all.begin[b], reduction.rounds[b]);
+  for (const std::size_t b : order) add_bucket(b, all, gradients.data() + all.begin[b], reduction.rounds[b]);
 }
 
 template <class Exec>
-void GradientReduce<Exec>::add_bucket(std::size_t number, const BucketLayout& layout, float* begin,
+void GradientReduce<Exec>::add_bucket(std::size_t number, const GradientBuckets& all, float* begin,
                                       const ReduceRounds& rounds) {
+  const BucketLayout& layout = all.buckets[number];
   const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
   for (std::int64_t chunk = 0; chunk < rounds.chunks; ++chunk) {
     std::vector<Stretch> owned;
@@ -59,6 +60,12 @@ void GradientReduce<Exec>::add_bucket(std::size_t number, const BucketLayout& la
                        static_cast<std::size_t>((length + rounds.chunks - 1) / rounds.chunks)});
     }
     add_chunk(number, layout, owned, rounds.levels);
+    if (!sums_) continue;
+    const Stretch& own = owned[static_cast<std::size_t>(group_.rank())];
+    Chunk& made = chunks_.back();
+    made.own = Vector<float, Exec>(own.begin, own.length);
+    made.sum_begin = static_cast<std::size_t>(all.sum_begin(number, group_.rank()) - all.begin.back() +
+                                              (own.begin - begin) - cut[static_cast<std::size_t>(group_.rank())]);
   }
 }
 
@@ -112,13 +119,29 @@ typename GradientReduce<Exec>::Round GradientReduce<Exec>::make_round(const char
   return round;
 }
 
+template <class Exec>
+void GradientReduce<Exec>::free_place(int block) {
+  if (!sums_) return;
+  const auto of_block = std::find_if(chunks_.begin(), chunks_.end(), [&](const Chunk& c) { return c.block == block; });
+  if (of_block == chunks_.end()) return;
+  for (std::size_t number = 0; number < chunks_.size(); ++number)
+    while (turn_[chunks_[number].bucket] == turn_[of_block->bucket] && chunks_[number].under_way()) advance(number);
+}
+
+template <class Exec>
+void GradientReduce<Exec>::add_micro(Chunk& chunk) {
+  if (chunk.own.size() > 0) sums_->add(exec_, chunk.micros - 1, chunk.own, chunk.sum_begin);
+  chunk.started = false;
+}
+
 // A round must overwrite nothing that is still to be summed with what it receives: chunks of one bucket lay their
 // rounds out equally, other chunks in the same place have to be over. Which ones does not depend on lengths on this
 // rank, so all ranks do the same.
 template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
-  for (std::size_t older = number % received_.size(); older < number; older += received_.size()) {
+  for (std::size_t older = number % received_.size(); older < chunks_.size(); older += received_.size()) {
     const bool same_bucket = chunks_[older].bucket == chunks_[number].bucket;
+    if (same_bucket && older >= number) continue;
     while (chunks_[older].under_way() && (!same_bucket || chunks_[older].at <= round)) advance(older);
   }
 }
@@ -131,6 +154,7 @@ void GradientReduce<Exec>::start(std::size_t number, std::size_t round) {
   chunk.rounds[round].exchange->start();
   chunk.at = round;
   chunk.started = true;
+  if (round == 0) ++chunk.micros;
 }
 
 // Waits for the round under way, adds up, and starts the next one or lets all ranks have the sums.
@@ -142,6 +166,7 @@ void GradientReduce<Exec>::advance(std::size_t number) {
   for (const Piece& piece : round.pieces)
     tree_sum<Exec, float>(exec_, round.place, round.parts, piece.own, piece.others, piece.own);
   if (++chunk.at < chunk.rounds.size()) return start(number, chunk.at);
+  if (sums_) return add_micro(chunk);
   if (!chunk.sums) return;
   start_after(exec_, group_, "reduce");
   chunk.sums.start();
@@ -168,8 +193,10 @@ void GradientReduce<Exec>::block_done(int block) {
 
 template <class Exec>
 void GradientReduce<Exec>::finish() {
+  const int micros = sums_ ? sums_->micros() : 1;
   for (const Chunk& chunk : chunks_)
-    SESTINA_REQUIRE(chunk.started, "the bucket of block {} was never started", chunk.block);
+    SESTINA_REQUIRE(chunk.micros == micros, "the bucket of block {} was started {} times, not {}", chunk.block,
+                    chunk.micros, micros);
   for (bool left = true; left;) {  // a round of each in turn
     left = false;
     for (std::size_t number = 0; number < chunks_.size(); ++number) {
@@ -182,6 +209,7 @@ void GradientReduce<Exec>::finish() {
   for (Chunk& chunk : chunks_) {
     if (chunk.sums) chunk.sums.finish_in(queue_of(exec_));
     chunk.started = false;
+    chunk.micros = 0;
   }
 }
 
@@ -189,7 +217,7 @@ template <class Exec>
 std::int64_t GradientReduce<Exec>::exchanges_per_step() const {
   std::int64_t count = 0;
   for (const Chunk& chunk : chunks_) count += static_cast<std::int64_t>(chunk.rounds.size()) + (chunk.sums ? 1 : 0);
-  return count;
+  return sums_ ? count * sums_->micros() : count;
 }
 
 #define SESTINA_GRADIENT_REDUCE(Exec) template class GradientReduce<Exec>;
@@ -199,7 +227,7 @@ template <class Exec, class T>
 WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const StagePlan& stage,
                                     const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members)
     : exec_(exec), group_(group) {
-  if (group.size() == 1) return;
+  if (group.size() == 1 || arena.layout().weights_in_turn) return;
   for (const BucketLayout& layout : all.buckets) {
     if (layout.cut.empty()) continue;  // every rank updates it
     if (is_of_experts(stage, layout, all.ep) != members.of_experts) continue;

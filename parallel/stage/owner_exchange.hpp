@@ -12,6 +12,7 @@
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
+#include "parallel/stage/owned_sums.hpp"
 
 namespace sestina {
 
@@ -26,6 +27,10 @@ namespace sestina {
 // same memory are moved on as far as it takes. So a round has the backward pass of a block to travel under, every rank
 // starts the same operations in the same order whatever comes when, and a wait is only for what all ranks have started
 // before they wait: there is no deadlock.
+//
+// Where whole gradients take turns in places, every micro-batch is reduced by itself: a place is free for another block
+// when the sums of its chunks are over, and what is owned of them has been added to the sums of the micro-batches
+// before.
 
 // A gradient of which each rank of a group has a part.
 template <class Exec>
@@ -38,10 +43,15 @@ struct PartialGradient {
 template <class Exec>
 class GradientReduce {
  public:
-  // gradients: the whole buffer, laid out as the buckets say. small_place: see bucket_reduction.
+  // gradients: the whole buffer, laid out as the buckets say. small_place: see bucket_reduction. sums: null where
+  // gradients stay until the end of the step.
   GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
-                 std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements);
+                 std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements,
+                 std::unique_ptr<OwnedSums<Exec>> sums = nullptr);
 
+  bool takes_each_micro() const { return sums_ != nullptr; }  // else the sum of a step's micro-batches
+  // Called before gradients of a block are written: waits until its place is free.
+  void free_place(int block);
   // Called when the gradients of a block are finished on this rank: starts the buckets that the block completes, and
   // moves others on.
   void block_done(int block);
@@ -67,6 +77,11 @@ class GradientReduce {
     Gather sums;         // exists only where every rank needs all sums (replicated)
     std::size_t at = 0;  // the round under way; after the last: summed
     bool started = false;
+    // Where gradients take turns: what this rank owns, where its sum over micro-batches begins, and how many of a
+    // step's micro-batches have started.
+    Vector<float, Exec> own;
+    std::size_t sum_begin = 0;
+    int micros = 0;
     bool under_way() const { return started && at < rounds.size(); }
   };
   // A chunk of an owner's piece in the gradient buffer; room: the length of the piece's longest chunk.
@@ -74,12 +89,13 @@ class GradientReduce {
     float* begin;
     std::size_t length, room;
   };
-  void add_bucket(std::size_t number, const BucketLayout&, float* begin, const ReduceRounds&);
+  void add_bucket(std::size_t number, const GradientBuckets&, float* begin, const ReduceRounds&);
   void add_chunk(std::size_t bucket, const BucketLayout&, const std::vector<Stretch>& owned,
                  const std::vector<int>& levels);
   Round make_round(const char* name, const std::vector<Stretch>& owned, int level_before, int level, float*& place);
   void start(std::size_t chunk, std::size_t round);
   void make_room(std::size_t chunk, std::size_t round);
+  void add_micro(Chunk&);
   void advance(std::size_t chunk);
 
   Exec exec_;
@@ -87,11 +103,13 @@ class GradientReduce {
   std::vector<Chunk> chunks_;  // in the order in which they are started
   std::vector<PartialGradient<Exec>> partial_;
   std::vector<Kokkos::View<float*, typename Exec::memory_space>> received_;  // the places
+  std::unique_ptr<OwnedSums<Exec>> sums_;
+  std::vector<int> turn_;  // by bucket: the place of its gradients; empty: one of its own
 };
 
 // Updated weights travel from their owners to all ranks in a variable all-gather, bucket by bucket, under the next
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
-// staged.
+// staged. Weights that take turns come block by block instead (block_gather.hpp).
 
 // The ranks of a group among the data-parallel ranks: member m is rank first + m step. of_experts: they exchange the
 // buckets of the experts that they hold (expert_layout.hpp), else those of all ranks.

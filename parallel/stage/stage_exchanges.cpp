@@ -22,6 +22,17 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
   return partial;
 }
 
+// Returns the sums of what this rank owns where gradients take turns, else null.
+template <class Exec, class T>
+std::unique_ptr<OwnedSums<Exec>> owned_sums(const GradientBuckets& buckets, const Stage<Exec, T>& stage) {
+  if (!buckets.in_turn()) return nullptr;
+  const Vector<float, Exec> all = stage.arena().gradients();
+  const auto places = static_cast<std::size_t>(buckets.begin.back());
+  const PassOptions& options = stage.options();
+  return std::make_unique<OwnedSums<Exec>>(Vector<float, Exec>(all.data() + places, all.size() - places),
+                                           options.micros, options.deterministic);
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -35,10 +46,11 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       groups_(groups),
       stage_(stage),
       trace_(trace),
-      buckets_(gradient_buckets(plan, input.parallel.ep)),
+      buckets_(gradient_buckets(plan, input.parallel)),
       homes_(exec, *groups.ranks.grid.tp_group, plan, input, stage.arena(), groups.ranks.grid.dp_rank),
       reduce_(exec, *groups.ranks.grid.dp_group, buckets_of(buckets_, plan, false), stage.arena().gradients(),
-              partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups)),
+              partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups), small_place_elements,
+              owned_sums<Exec, T>(buckets_, stage)),
       gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
       expert_reduce_(exec, *groups.ranks.holders, buckets_of(buckets_, plan, true), stage.arena().gradients(), {}),
       expert_gather_(exec, *groups.ranks.holders, plan, buckets_, stage.arena(),
@@ -56,6 +68,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
   if (input.train.lookahead.factor > 0)
     lookahead_ = std::make_unique<Lookahead<Exec>>(exec, model_fields(), input.train.lookahead);
+  if (stage.arena().layout().weights_in_turn)
+    turns_ = std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena());
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
 }
@@ -97,6 +111,12 @@ void StageExchanges<Exec, T>::block_done(int block) {
 }
 
 template <class Exec, class T>
+void StageExchanges<Exec, T>::free_place(int block) {
+  const SecondsSpent spent(reduce_seconds_);
+  reduce_.free_place(block);
+}
+
+template <class Exec, class T>
 void StageExchanges<Exec, T>::finish_gradients() {
   const TraceSpan span(trace_, "rest of the gradients");
   reduce_.finish();
@@ -112,7 +132,7 @@ std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, c
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
-    for (int micro = 0; micro < mine.count; ++micro) losses[at(mine.first + micro)] = norm.noted(micro);
+    for (int micro = 0; micro < mine.count; ++micro) losses[at(mine.number(micro))] = norm.noted(micro);
   if (groups_.ranks.grid.dp > 1) {  // every place of both lists is filled by one rank: the sums are exact
     sums_.assign(losses.begin(), losses.end());
     sums_.insert(sums_.end(), squares.begin(), squares.end());
@@ -154,12 +174,6 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   make_equal(Replicas::due);
   const double called = seconds_since(begin);
   if (start_gather() && !is_host<Exec>) called_seconds_ = called;
-}
-
-template <class Exec, class T>
-bool StageExchanges<Exec, T>::start_gather() {
-  const bool ordered = gather_.start();
-  return expert_gather_.start() && ordered;
 }
 
 template <class Exec, class T>
@@ -269,6 +283,18 @@ void StageExchanges<Exec, T>::look_back() {
   if (lookahead_->withdraw(exec_)) send_weights();
 }
 
+// Lets weights that were updated where they are owned travel, now or when a pass reads their block. Returns false where
+// the host has waited for the space.
+template <class Exec, class T>
+bool StageExchanges<Exec, T>::start_gather() {
+  if (turns_) {
+    turns_->forget();
+    return true;
+  }
+  const bool ordered = gather_.start();
+  return expert_gather_.start() && ordered;
+}
+
 // Sends master weights that were written on all ranks, rounded, to those that compute with them.
 template <class Exec, class T>
 void StageExchanges<Exec, T>::send_weights() {
@@ -307,14 +333,16 @@ void StageExchanges<Exec, T>::weights_changed() {
 
 template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
-  return {gather_.take_wait_seconds() + expert_gather_.take_wait_seconds(), std::exchange(reduce_seconds_, 0.0),
-          homes_.take_wait_seconds(), std::exchange(update_seconds_, 0.0)};
+  const double gather =
+      gather_.take_wait_seconds() + expert_gather_.take_wait_seconds() + (turns_ ? turns_->take_wait_seconds() : 0);
+  return {gather, std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(), std::exchange(update_seconds_, 0.0)};
 }
 
 template <class Exec, class T>
 StageExchangeCount StageExchanges<Exec, T>::count() const {
-  return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(),
-          gather_.exchanges_per_step() + expert_gather_.exchanges_per_step(), homes_.exchanges_per_step(),
+  const std::int64_t weights =
+      turns_ ? turns_->exchanges_per_step() : gather_.exchanges_per_step() + expert_gather_.exchanges_per_step();
+  return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(), weights, homes_.exchanges_per_step(),
           sharded_ ? sharded_->sums_per_step() : 0};
 }
 

@@ -15,6 +15,7 @@
 #include "core/update_meter.hpp"
 #include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/trace.hpp"
+#include "parallel/stage/block_gather.hpp"
 #include "parallel/stage/coherence.hpp"
 #include "parallel/stage/matrix_homes.hpp"
 #include "parallel/stage/owner_exchange.hpp"
@@ -29,13 +30,21 @@ class StageExchanges {
   // trace (null: none) must outlive it.
   StageExchanges(const Exec&, const PlanInput&, const StagePlan&, StageGroups<Exec>&, Stage<Exec, T>&, Trace*);
 
-  // Called around the blocks of a pass: before_forward waits for the weights that the block reads; block_done sends off
-  // gradients that are complete.
+  // Called around the blocks of a pass: the first two wait for the weights that the block reads, and for room for its
+  // gradients; block_done sends off gradients that are complete. Where gradients take turns it is called after each
+  // micro-batch, else after the last, and free_place before gradients of a block are written outside its own pass.
   void before_forward(int block) {
     gather_.before_forward(block);
     expert_gather_.before_forward(block);
+    if (turns_) turns_->before_forward(block);
+  }
+  void before_backward(int block) {
+    free_place(block);
+    if (turns_) turns_->before_backward(block);
   }
   void block_done(int block);
+  void free_place(int block);
+  bool takes_each_micro() const { return reduce_.takes_each_micro(); }
   void finish_gradients();  // after the stage's passes: gradients are complete where they are owned
   // Called after that: returns sums of squares by tensor, and the flag after them, of the whole stage. losses: those of
   // the step's micro-batches of all data-parallel ranks, of which this rank's are noted; complete on return. The result
@@ -57,6 +66,7 @@ class StageExchanges {
   void finish_gather() {  // waits until all weights are there
     gather_.finish();
     expert_gather_.finish();
+    if (turns_) turns_->finish();
     complete();
   }
 
@@ -102,6 +112,7 @@ class StageExchanges {
   WeightGather<Exec, T> gather_;
   GradientReduce<Exec> expert_reduce_;  // the same for experts, among the ranks that hold the same ones
   WeightGather<Exec, T> expert_gather_;
+  std::unique_ptr<BlockGather<Exec, T>> turns_;  // null: all weights stay
   bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them
   bool owned_ = false;                           // one data-parallel rank owns; its tensor-parallel group has replicas
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group

@@ -37,7 +37,7 @@ void StageRun<Exec, T>::complete_for_experts() {
   if (stage_.part().ep > 1) exchanges_.complete();
 }
 
-// The last micro-batch of an update completes the block's gradients.
+// The last micro-batch of an update completes the block's gradients, or each does so with its own.
 template <class Exec, class T>
 void StageRun<Exec, T>::Hooks::after_backward(int block) {
   using Part = typename Stage<Exec, T>::Part;
@@ -45,7 +45,8 @@ void StageRun<Exec, T>::Hooks::after_backward(int block) {
   if (run.probe_) run.probe_->after_backward(block, head || !run.place_.split, true);
   run.finish_part(block, micro, run.place_.split && !head ? Part::weight : Part::all);
   span.end();
-  if (!run.again_ && micro + 1 == run.place_.micros) run.exchanges_.block_done(block);
+  const bool complete = micro + 1 == run.place_.micros || run.exchanges_.takes_each_micro();
+  if (complete && !run.again_) run.exchanges_.block_done(block);
 }
 
 template <class Exec, class T>
@@ -88,7 +89,9 @@ void StageRun<Exec, T>::receive_head(std::int64_t micro) {
 
 template <class Exec, class T>
 void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
-  if (sends_head()) stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), in_update(micro));
+  if (!sends_head()) return;
+  exchanges_.free_place(0);  // that of the embedding
+  stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), in_update(micro));
 }
 
 // Returns the weights that the backward pass multiplies by, and makes the slot ready for it.

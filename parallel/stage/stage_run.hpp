@@ -88,6 +88,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     }
     void before_backward(int block) override {
       run.complete_for_experts();
+      run.exchanges_.before_backward(block);
       span.begin("backward", block);
     }
     void after_backward_input(int block) override {

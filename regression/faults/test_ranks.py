@@ -55,6 +55,19 @@ class Ranks(Case):
         self.assert_nothing_left("killed")
         self.assert_same_run("whole", "killed", steps)
 
+    def test_01_killed_where_blocks_take_turns(self):
+        keys = (*MICRO, "optimizer.kind=muon", "checkpoint.every=10")
+        child = self.start_ranks(2, *self.train_arguments("killed", *keys, "parallel.shard=weights", "run.steps=100000", "run.abort_timeout=5"))
+        processes = self.rank_processes(child, 2)
+        self.wait_for(lambda: len(self.saved_steps("killed")) > 1, child)
+        os.kill(processes[1], KILL)
+        self.assertNotEqual(self.finish(child)[0], DONE)
+        saved = max(self.saved_steps("killed"))
+        self.train_ranks(2, "killed", "-r", "auto", *keys, "parallel.shard=gradients", f"run.steps={saved + 5}")
+        self.train_ranks(4, "killed", "-r", "auto", *keys, f"run.steps={saved + 10}")
+        self.train_ranks(4, "whole", *keys, f"run.steps={saved + 10}")
+        self.assert_same_run("whole", "killed", saved + 10)
+
     def test_01_killed_between_stage_and_run_directory(self):
         """All ranks have staged; a pipe in the place of a shard holds one copy up. Another number of ranks completes it."""
         keys = (*MICRO, "checkpoint.every=100", f"checkpoint.staging_dir={self.work}/fast", "checkpoint.keep=0", "metrics.every=1")

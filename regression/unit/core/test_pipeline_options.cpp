@@ -46,6 +46,42 @@ TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
   refused(12, 3, "train.micro_batch: 4 micro-batches for parallel.dp = 3 ranks");
 }
 
+TEST(Options, ShardsOfGradientsAndWeightsSayWhatConflicts) {
+  const auto deck = [](const std::string& parallel, const std::string& rest = "") {
+    return model + "[train]\nglobal_batch = 8\nmicro_batch = 1\n[parallel]\ndp = 4\n" + parallel + rest;
+  };
+  const auto resolve = [](const std::string& text) {
+    Deck deck;
+    deck.add_text(text, "deck", "");
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
+    deck.finish();
+  };
+  const auto refused = [&](const std::string& text, const std::string& words) {
+    try {
+      resolve(text);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_deck);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  const std::string gradients = "shard = \"gradients\"\n", weights = "shard = \"weights\"\n";
+  for (const std::string& shard : {gradients, weights}) {
+    EXPECT_NO_THROW(resolve(deck(shard)));
+    refused(deck(shard + "partition = \"replicated\"\n"), "parallel.shard: conflicts with parallel.partition");
+    refused(deck(shard + "bucket_elements = 5\n"), "parallel.shard: conflicts with parallel.bucket_elements");
+    refused(deck(shard + "pp = 2\nschedule = \"zb-h1\"\n"), "parallel.shard: conflicts with parallel.schedule");
+    refused(deck(shard + "pp = 2\nschedule = \"async-1f1b\"\n"), "parallel.shard: conflicts with parallel.schedule");
+  }
+  const std::string audited = "[run]\naudit_every = 2\ndeterministic = true\n";
+  EXPECT_NO_THROW(resolve(deck(gradients, audited)));
+  refused(deck(weights, audited), "run.audit_every: conflicts with parallel.shard");
+  refused(model + "[train]\nglobal_batch = 10\nmicro_batch = 1\n[parallel]\ndp = 4\n" + gradients,
+          "train.global_batch: parallel.shard = \"gradients\" or \"weights\" needs the same share");
+  EXPECT_NO_THROW(resolve(deck("shard = \"state\"\npartition = \"replicated\"\n")));
+}
+
 TEST(Options, CorrectionsOfDelaysSayWhatTheyNeed) {
   const auto deck = [](const std::string& parallel, const std::string& rest = "") {
     return "[parallel]\npp = 2\nschedule = \"async-1f1b\"\n" + parallel + rest;

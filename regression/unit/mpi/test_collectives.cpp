@@ -162,5 +162,24 @@ TEST(Collectives, OfAnUnevenShareAreThoseOfThePlan) {
   expect_as_planned<float>(run, "uneven");
 }
 
+// Gradients are reduced, and weights come, for each micro-batch: blocks that are in their places do not come again.
+TEST(Collectives, OfGradientsAndWeightsInTurnAreThoseOfThePlan) {
+  for (const auto shard : {ParallelOptions::Shard::gradients, ParallelOptions::Shard::weights})
+    for (const int tp : tensor_sizes())
+      for (const bool tied : {false, true}) {
+        if (tp == world().size()) continue;
+        TrainingCase run = collectives_case(tp);
+        run.options.model.num_hidden_layers = 5;
+        run.options.model.tie_word_embeddings = tied;
+        run.options.train.micro_batch = 1;
+        run.options.train.global_batch = 3 * run.options.parallel.dp;
+        run.options.parallel.bucket_elements = 0;
+        run.options.parallel.shard = shard;
+        const std::string what = fmt::format("shard {}, tp {}, tied {}", static_cast<int>(shard), tp, tied);
+        expect_as_planned<bf16>(run, what);
+        expect_as_planned<float>(run, what);
+      }
+}
+
 }  // namespace
 }  // namespace sestina

@@ -165,16 +165,21 @@ class OrderCommunicator final : public ForwardingCommunicator {
 // Ranks: OrderOfOperations 4
 
 TEST(OrderOfOperations, IsTheSameOnAllRanksWhateverArrivesFirst) {
-  for (const auto partition : {ParallelOptions::Partition::optimal, ParallelOptions::Partition::replicated})
+  using Shard = ParallelOptions::Shard;
+  using Partition = ParallelOptions::Partition;
+  for (const auto& [partition, shard] :
+       {std::pair(Partition::optimal, Shard::state), std::pair(Partition::replicated, Shard::state),
+        std::pair(Partition::optimal, Shard::gradients), std::pair(Partition::optimal, Shard::weights)})
     for (const int tp : {1, 2})
       for (int late = 0; late < 2; ++late) {
         TrainingCase run = training_case("muon");
+        run.options.parallel.shard = shard;
         run.options.train.global_batch = 2 * world().size();
         run.options.parallel.tp = tp;
         run.options.parallel.dp = world().size() / tp;
         run.options.parallel.node_size = tp == 1 ? 2 : 0;
         run.options.parallel.partition = partition;
-        run.options.parallel.bucket_elements = 5000;
+        run.options.parallel.bucket_elements = shard == Shard::state ? 5000 : 0;
         std::vector<std::string> order;
         OrderCommunicator group(world().split(0, world().rank()), "all", world().rank() == late, order);
         train_on<float>(group, run, 3);

@@ -258,6 +258,24 @@ TEST(PlannedBytes, OfExperts) {
     }
 }
 
+TEST(PlannedBytes, OfGradientsAndWeightsInTurn) {
+  Largest largest;
+  using TpUpdate = ParallelOptions::TpUpdate;
+  for (const auto shard : {ParallelOptions::Shard::gradients, ParallelOptions::Shard::weights})
+    for (const int tp : {1, 2})
+      for (const bool tied : {false, true}) {
+        if (world().size() % tp != 0) continue;
+        TrainingCase run = grid_case("muon", tp);
+        run.options.model.num_hidden_layers = 5;
+        run.options.model.tie_word_embeddings = tied;
+        run.options.train.global_batch = 4 * run.options.parallel.dp;
+        run.options.parallel.bucket_elements = 0;
+        run.options.parallel.shard = shard;
+        run.options.parallel.tp_update = tied ? TpUpdate::blockwise : TpUpdate::home;
+        largest.add(compare(run, fmt::format("shard {}, tp {}, tied {}", static_cast<int>(shard), tp, tied)));
+      }
+}
+
 TEST(PlannedBytes, OfNodeGroups) {
   Largest largest;
   for (const char* partition : {"balanced", "replicated"}) {

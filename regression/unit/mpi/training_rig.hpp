@@ -181,7 +181,7 @@ class SampleBatches final : public Batches {
   SampleBatches(const Options& options, const BatchShare& share, int begin)
       : options_(options), share_(share), next_(static_cast<std::int64_t>(begin) * share.count) {}
   BatchView next() override {
-    const std::int64_t step = next_ / share_.count, micro = share_.first + next_ % share_.count;
+    const std::int64_t step = next_ / share_.count, micro = share_.number(static_cast<int>(next_ % share_.count));
     ++next_;
     tokens_.clear();
     for (int b = 0; b < share_.micro_batch; ++b) {

@@ -65,7 +65,7 @@ TEST(ExpertPlan, RowsAreOwnedOnceAndHeldByTheirPlace) {
       for (int rank = 0; rank < dp; ++rank) {
         StagePlan stage = plan;
         lay_out_buckets(stage, input, 0, rank);
-        const RankLayout layout = shard_layout(stage, gradient_buckets(stage, ep), input, rank, 0);
+        const RankLayout layout = shard_layout(stage, gradient_buckets(stage, input.parallel), input, rank, 0);
         std::map<std::size_t, std::size_t> taken;  // begin and end of each gradient
         for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
           const TensorHolding& tensor = layout.tensors[i];
