@@ -39,7 +39,6 @@ UpdateMeter<Exec, T>::UpdateMeter(const Exec& exec, const Parts& parts)
     : tensors_(parts.tensors),
       rules_(parts.optimizer.rules),
       schedule_(parts.optimizer.schedule),
-      group_(parts.group),
       before_(parts.tensors),
       decay_(parts.tensors.size()),
       gemm_(exec, parts.deterministic) {
@@ -47,7 +46,8 @@ UpdateMeter<Exec, T>::UpdateMeter(const Exec& exec, const Parts& parts)
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     rates_.push_back(rates_of(tensors_[i].spec, parts.optimizer));
     largest = std::max(largest, tensors_[i].master.size());
-    if (tensors_[i].sharded && is_matrix_optimized(tensors_[i].spec, parts.optimizer)) add_shard(i);
+    if (tensors_[i].sharded && is_matrix_optimized(tensors_[i].spec, parts.optimizer))
+      add_shard(i, i < parts.groups.size() && parts.groups[i] ? *parts.groups[i] : parts.group);
   }
   for (const MatrixItem<Exec>& item : parts.matrices) add_matrix(item);
   const std::size_t count = 2 * (tensors_.size() + directions_.size());
@@ -60,8 +60,10 @@ UpdateMeter<Exec, T>::UpdateMeter(const Exec& exec, const Parts& parts)
 
 template <class Exec, class T>
 void UpdateMeter<Exec, T>::add_matrix(const MatrixItem<Exec>& item) {
-  const auto tensor =
-      std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& one) { return one.spec.name == item.tensor; });
+  const float* const first = item.matrix.master.data();
+  const auto tensor = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& one) {  // or one of its shares
+    return one.spec.name == item.tensor && one.master.data() <= first && first < one.master.data() + one.master.size();
+  });
   SESTINA_REQUIRE(tensor != tensors_.end(), "{} is of no tensor that is measured", item.matrix.name);
   Direction d;
   d.tensor = static_cast<std::size_t>(tensor - tensors_.begin());
@@ -78,7 +80,7 @@ void UpdateMeter<Exec, T>::add_matrix(const MatrixItem<Exec>& item) {
 
 // Products over the cut side are sums over the shards, whichever side is shorter: ||M M^T||_F = ||M^T M||_F.
 template <class Exec, class T>
-void UpdateMeter<Exec, T>::add_shard(std::size_t tensor) {
+void UpdateMeter<Exec, T>::add_shard(std::size_t tensor, GroupOps<Exec>& group) {
   const OwnedTensor<Exec, T>& shard = tensors_[tensor];
   Direction d;
   d.tensor = tensor;
@@ -87,9 +89,9 @@ void UpdateMeter<Exec, T>::add_shard(std::size_t tensor) {
   d.op = shard.cols() == shard.spec.cols ? Op::transpose : Op::none;
   d.gram = d.op == Op::transpose ? d.cols : d.rows;
   d.side = std::min(shard.spec.rows, shard.spec.cols);
-  d.sharded = true;
+  d.group = &group;
   d.adds = shard.counted;
-  d.told = group_.rank() == 0;
+  d.told = group.rank() == 0;
   directions_.push_back(d);
 }
 
@@ -110,7 +112,7 @@ void UpdateMeter<Exec, T>::measure(const Exec& exec, const Direction& d, Vector<
     gemm_.template symmetric<float, float>(d.op, 1, direction, 0, scratch.gram);
   else
     Kokkos::deep_copy(exec, elements, 0.0f);
-  if (d.sharded) group_.sum(exec, elements);
+  if (d.group) d.group->sum(exec, elements);
   trace_to<Exec, float>(exec, scratch.gram, Kokkos::subview(sums, std::pair<std::size_t, std::size_t>(0, 1)));
   sum_of_squares_to<Exec, float>(exec, elements, workspace_,
                                  Kokkos::subview(sums, std::pair<std::size_t, std::size_t>(1, 2)));

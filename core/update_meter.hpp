@@ -18,12 +18,13 @@ class UpdateMeter {
     std::vector<MatrixItem<Exec>> matrices;     // as their optimizer sees them: their masters lie in those above
     const OptimizerOptions& optimizer;
     bool deterministic = false;
-    GroupOps<Exec>& group;  // that of tensors that are `sharded`; must outlive the meter
+    GroupOps<Exec>& group;                     // that of tensors that are `sharded`; must outlive the meter
+    std::vector<GroupOps<Exec>*> groups = {};  // by tensor, in its place where not null; or empty
   };
   UpdateMeter(const Exec&, const Parts&);
 
   // Called before and after update number t, with factor times the peak rates; the second call is made together by all
-  // ranks of the group. Neither waits for a device.
+  // ranks of the groups. Neither waits for a device.
   void before(const Exec& exec) { before_.keep(exec); }
   void after(const Exec&, std::int64_t t, double factor);
   // Returns the measures by tensor, in the order of the tensors; 0 for what another rank of the group counts. Fences.
@@ -31,24 +32,24 @@ class UpdateMeter {
   const std::string& name(std::size_t tensor) const { return tensors_[tensor].spec.name; }
 
  private:
-  struct Direction {                                 // a matrix, or a shard of one
-    std::size_t tensor = 0, at = 0;                  // its first element in the tensor
-    std::size_t rows = 0, cols = 0, stride = 0;      // of the movement
-    std::size_t skew_block = 0;                      // see MatrixItem
-    std::int64_t side = 0;                           // the shorter one, of the whole matrix
-    std::size_t gram = 0;                            // side of the Gram matrix that is made
-    Op op = Op::none;                                // none: M M^T
-    bool sharded = false, adds = true, told = true;  // adds its own products to the sum; is told by this rank
+  struct Direction {                             // a matrix, or a shard of one
+    std::size_t tensor = 0, at = 0;              // its first element in the tensor
+    std::size_t rows = 0, cols = 0, stride = 0;  // of the movement
+    std::size_t skew_block = 0;                  // see MatrixItem
+    std::int64_t side = 0;                       // the shorter one, of the whole matrix
+    std::size_t gram = 0;                        // side of the Gram matrix that is made
+    Op op = Op::none;                            // none: M M^T
+    GroupOps<Exec>* group = nullptr;             // that of a shard; null: a matrix
+    bool adds = true, told = true;               // adds its own products to the sum; is told by this rank
   };
   void add_matrix(const MatrixItem<Exec>&);
-  void add_shard(std::size_t tensor);
+  void add_shard(std::size_t tensor, GroupOps<Exec>&);
   void measure(const Exec&, const Direction&, Vector<Acc<T>, Exec> movement, Vector<double, Exec> sums);
 
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::vector<TensorRates> rates_;
   const UpdateRules rules_;
   const UpdateSchedule schedule_;
-  GroupOps<Exec>& group_;
   std::vector<Direction> directions_;  // in the order of their tensors
   WeightsBefore<Exec, T> before_;
   std::vector<double> decay_;  // by tensor, of the last update

@@ -23,16 +23,16 @@ Json names_of(const StagePlan& stage, const std::vector<int>& specs) {
   return names;
 }
 
-// Returns {name: rank} of every matrix; null: each rank has its own. An ordered object looks through all its keys for
-// each new one, and a model has very many names: they are all different, so they are added to its list as they are.
+// Returns {name: rank} of every matrix; null: each rank has its own, or several have shares. An ordered object looks
+// through all its keys for each new one, and a model has very many names: they are all different, so they are added to
+// its list as they are.
 Json ranks_by_name(const Plan& plan, std::vector<int> StagePlan::*rank_of) {
   Json::object_t ranks;
   Json::object_t::Container& list = ranks;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {
       const int rank = (stage.*rank_of)[i];
-      if (rank != scalar_tensor)
-        list.emplace_back(stage.specs[i].name, rank == every_rank ? Json(nullptr) : Json(rank));
+      if (rank != scalar_tensor) list.emplace_back(stage.specs[i].name, rank < 0 ? Json(nullptr) : Json(rank));
     }
   return ranks;
 }
@@ -77,6 +77,21 @@ Json micro_groups_json(const Plan& plan) {
   return groups;
 }
 
+// Returns the shares of matrices by rank of the stage; together: the ranks that update the matrix each with its share.
+Json shares_json(const Plan& plan) {
+  Json shares = Json::array();
+  for (std::size_t number = 0; number < plan.stages.size(); ++number)
+    for (const MatrixShare& share : plan.stages[number].shares)
+      shares.push_back({{"stage", number},
+                        {"matrix", plan.stages[number].specs[static_cast<std::size_t>(share.spec)].name},
+                        {"rank", share.rank},
+                        {"rows", {share.row_begin, share.row_end}},
+                        {"cols", {share.col_begin, share.col_end}},
+                        {"cost", share.cost},
+                        {"together", share.ranks}});
+  return shares;
+}
+
 Json model_json(const Options& options) {
   return {{"parameters", parameter_count(options.model)},
           {"active_parameters", active_count(options.model)},
@@ -104,6 +119,7 @@ Json ownership_json(const RunPlan& run) {
     out["hosts"] = ranks_by_name(plan, &StagePlan::home);
     out["micro_groups"] = micro_groups_json(plan);
   }
+  if (run.options.parallel.partition == ParallelOptions::Partition::groups) out["shares"] = shares_json(plan);
   out["buckets"] = buckets;
   out["scalar_buckets"] = scalar_buckets;
   out["collectives"] = collectives;
@@ -168,7 +184,8 @@ Json to_json(const RunPlan& run) {
                   {"bound", plan.dp_cost.bound},
                   {"received", plan.dp_received.ratio},
                   {"received_bound", plan.dp_received.bound}}},
-                {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}}}}};
+                {"hosts", {{"cost", plan.home_cost.ratio}, {"bound", plan.home_cost.bound}}},
+                {"machine", {{"ratio", plan.machine_cost.ratio}, {"bound", plan.machine_cost.bound}}}}}};
   if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
   if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);

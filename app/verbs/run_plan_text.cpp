@@ -9,6 +9,7 @@
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "kernels/base/host_name.hpp"
 #include "parallel/plan/block_turns.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
@@ -68,7 +69,7 @@ std::string load_text(std::int64_t load, ParallelOptions::Cost cost) {
 }
 
 const char* name_of(ParallelOptions::Partition partition) {
-  static constexpr const char* names[] = {"optimal", "balanced", "layerwise", "start-index", "replicated"};
+  static constexpr const char* names[] = {"optimal", "balanced", "layerwise", "start-index", "replicated", "groups"};
   return names[static_cast<int>(partition)];
 }
 
@@ -140,6 +141,10 @@ void print_balance(const RunPlan& run) {
   fmt::print("  {:28}{:8.4f}\n", "data-parallel, elements", plan.dp_elements.ratio);
   if (plan.dp > 1) print_ratio("received of each bucket", plan.dp_received);
   if (plan.tp > 1) print_ratio("tensor-parallel home ranks", plan.home_cost);
+  if (run.options.parallel.partition == ParallelOptions::Partition::groups) {
+    print_ratio("all ranks", plan.machine_cost);
+    for (const std::string& line : group_lines(plan)) fmt::print("  {}\n", line);
+  }
   print_loads(run);
   fmt::print("\n");
 }

@@ -144,8 +144,8 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   parallel.dp = static_cast<int>(deck.integer("parallel.dp", 1, rank_count));
   parallel.tp = static_cast<int>(deck.integer("parallel.tp", 1, rank_count));
   parallel.pp = static_cast<int>(deck.integer("parallel.pp", 1, rank_count));
-  parallel.partition =
-      word<Partition>(deck, "parallel.partition", {"optimal", "balanced", "layerwise", "start-index", "replicated"});
+  parallel.partition = word<Partition>(deck, "parallel.partition",
+                                       {"optimal", "balanced", "layerwise", "start-index", "replicated", "groups"});
   parallel.cost = word<Cost>(deck, "parallel.cost", {"flops", "elements", "seconds"});
   parallel.shard = word<Shard>(deck, "parallel.shard", {"state", "gradients", "weights"});
   parallel.alpha = deck.number("parallel.alpha", parallel.alpha, {.min = 0, .max = 1});
@@ -153,6 +153,9 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   parallel.micro_group_bytes = deck.integer("parallel.micro_group_bytes", parallel.micro_group_bytes, {.min = 1});
   parallel.node_size = static_cast<int>(deck.integer("parallel.node_size", 0, {.min = 0, .max = 1 << 16}));
   parallel.tp_update = word<TpUpdate>(deck, "parallel.tp_update", {"home", "duplicated", "distributed", "blockwise"});
+  if (parallel.partition == Partition::groups && parallel.tp > 1 && parallel.tp_update != TpUpdate::home)
+    deck.error("parallel.tp_update",
+               "ranks update shares of matrices wherever their shards are (parallel.partition = \"groups\")", "home");
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
   read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
@@ -286,6 +289,19 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with optimizer.refresh.visibility = \"eager\" where replicas drift apart");
 }
 
+// Shares of matrices lie anywhere in a stage (parallel/plan/matrix_groups.hpp), and some are updated together.
+void require_groups(Deck& deck, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.partition != ParallelOptions::Partition::groups || parallel.dp * parallel.tp == 1) return;
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.matrix) return;
+  const auto refuse = [&deck](const char* key, const std::string& what, const char* allowed) {
+    deck.error(key, what + " (parallel.partition = \"groups\")", allowed);
+  };
+  if (!options.model.linear.is_dense()) refuse("model.linear.form", "shares are cut from dense weights", "dense");
+  if (optimizer.qk_clip > 0) refuse("optimizer.qk_clip", "no rank has the weights of all heads of a layer", "0");
+}
+
 // Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
 void require_shares(Deck& deck, const ParallelOptions& parallel, TrainOptions& train) {
   // A stage is as many micro-batches late on all ranks; where each micro-batch is reduced, or experts are shared out,
@@ -329,6 +345,7 @@ void require_trainable(Deck& deck, Options& options) {
                fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
                            options.optimizer.kind),
                "home, duplicated, blockwise");
+  require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
   require_expert_parallel(deck, options);

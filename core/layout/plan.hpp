@@ -69,6 +69,21 @@ struct MicroGroup {
 // Values of an owner that are no rank.
 inline constexpr int scalar_tensor = -2;  // no one's: AdamW's, cut at rows (ZeRO-1)
 inline constexpr int every_rank = -1;     // each rank updates its own copy
+inline constexpr int in_shares = -3;      // a home: several ranks of the stage, or any one of them, have MatrixShares
+
+// A rectangle of a matrix of which one rank keeps master weights and state, and which it updates
+// (parallel.partition = "groups", parallel/plan/matrix_groups.hpp).
+struct MatrixShare {
+  int spec = 0, rank = 0;  // rank: of the stage
+  std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
+  std::int64_t cost = 0;  // as StagePlan::cost
+  // Ranks that update the matrix together, each its share: so many in a row, from a multiple of that on. 1: the share
+  // is updated by itself, whatever becomes of the others.
+  int ranks = 1;
+  std::int64_t rows() const { return row_end - row_begin; }
+  std::int64_t cols() const { return col_end - col_begin; }
+  std::int64_t elements() const { return rows() * cols(); }
+};
 
 // One pipeline stage. Ranks are numbered inside the stage, tensor-parallel first: rank = dp_rank * tp + tp_rank.
 struct StagePlan {
@@ -80,9 +95,12 @@ struct StagePlan {
   std::vector<BucketLayout> buckets;         // matrices, in backward order; for rank 0 of the stage
   std::vector<BucketLayout> scalar_buckets;  // the rest, in the same way
   std::vector<std::vector<MicroGroup>> micro_groups;  // by data-parallel rank, in order; empty where nothing moves
-  std::vector<std::int64_t> rank_cost;                // (dp * tp): cost of what a rank computes
-  std::vector<std::int64_t> rank_elements;            // (dp * tp): elements of the matrices whose state it keeps
-  std::int64_t dp_bound = 0, home_bound = 0;          // no assignment has a smaller largest load
+  // Of the matrices whose home is in_shares, in the order of the updates: the shares of a matrix follow one another,
+  // and matrices that more ranks update together come first.
+  std::vector<MatrixShare> shares;
+  std::vector<std::int64_t> rank_cost;        // (dp * tp): cost of what a rank computes
+  std::vector<std::int64_t> rank_elements;    // (dp * tp): elements of the matrices whose state it keeps
+  std::int64_t dp_bound = 0, home_bound = 0;  // no assignment has a smaller largest load
   // Refreshes of each matrix in a window of updates, spread evenly; 0: optimizer.refresh.every counts.
   std::int64_t refreshes = 0, refresh_window = 0;
   bool is_matrix(int spec) const { return owner[static_cast<std::size_t>(spec)] != scalar_tensor; }

@@ -100,6 +100,12 @@ template <class Space>
 struct ShardSums {
   std::function<void(Vector<double, Space>)> norm;  // (1)
   std::function<void(Vector<float, Space>)> gram;   // (side * side), in float whatever the shards are stored as
+  // Every rank forms the whole polynomial of the Gram matrix, its square included; or, with several squarers, rank
+  // number `squarer` of them forms rows [side squarer / squarers, side (squarer + 1) / squarers), and these functions
+  // put the rows of all of them together in place. So the parts of all ranks are no more work than the matrix.
+  std::size_t squarer = 0, squarers = 1;
+  std::function<void(Matrix<float, Space>)> rows_float = {};
+  std::function<void(Matrix<bf16, Space>)> rows_bf16 = {};
 };
 
 // Does the work of newton_schulz for the shard u (rows, cols) with the chunk sums of its own squares. counted is false

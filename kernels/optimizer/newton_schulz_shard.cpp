@@ -53,6 +53,39 @@ void sum_gram(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step
     convert<Space, float, T>(exec, elements, Vector<T, Space>(rounded.data(), rounded.size()));
 }
 
+// Sets rows [begin, end) of p to those of a I + b A + c A^2, from gram_factor A.
+template <class T, class Space>
+void polynomial_rows(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step, Matrix<const T, Space> gram,
+                     std::size_t begin, std::size_t end, Matrix<T, Space> p) {
+  const std::size_t side = gram.extent(0), offset = begin * side;
+  const Matrix<const T, Space> own(gram.data() + offset, end - begin, side);
+  const Matrix<T, Space> rows(p.data() + offset, end - begin, side);
+  copy_gram<T>(exec, own, rows);
+  const float a = static_cast<float>(step.a), b = static_cast<float>(step.b), c = static_cast<float>(step.c);
+  if (step.c != 0) gemm.template operator()<T, T>(Op::none, Op::none, c, own, gram, b, rows);
+  T* const diagonal = rows.data() + begin;
+  Kokkos::parallel_for(
+      "ns_shard_diagonal", Kokkos::RangePolicy<Space>(exec, 0, end - begin), KOKKOS_LAMBDA(std::size_t i) {
+        T& x = diagonal[i * (side + 1)];
+        x = T(static_cast<float>(x) + a);
+      });
+}
+
+// Returns the polynomial of a step, of which each rank forms its rows where the sums say so.
+template <class T, class Space>
+Matrix<const T, Space> shared_polynomial(const Space& exec, Gemm<Space>& gemm, const NewtonSchulzStep& step,
+                                         const ShardSums<Space>& sums, Matrix<T, Space> gram, Matrix<T, Space> square) {
+  if (sums.squarers == 1) return step_polynomial<T>(exec, gemm, step, gram, square);
+  const std::size_t side = gram.extent(0);
+  const auto first = [&](std::size_t rank) { return side * rank / sums.squarers; };
+  polynomial_rows<T, Space>(exec, gemm, step, gram, first(sums.squarer), first(sums.squarer + 1), square);
+  if constexpr (std::is_same_v<T, float>)
+    sums.rows_float(square);
+  else
+    sums.rows_bf16(square);
+  return square;
+}
+
 }  // namespace
 
 template <class T, class Space>
@@ -70,7 +103,7 @@ Matrix<const T, Space> newton_schulz_shard(const Space& exec, Gemm<Space>& gemm,
   scale_shard<T, Space>(exec, u, scratch.inverse, x);
   for (const NewtonSchulzStep& step : ns.steps) {
     sum_gram<T, Space>(exec, gemm, step, cut, x, counted, sums, scratch.whole, scratch.gram);
-    const Matrix<const T, Space> p = step_polynomial<T>(exec, gemm, step, scratch.gram, scratch.square);
+    const Matrix<const T, Space> p = shared_polynomial<T, Space>(exec, gemm, step, sums, scratch.gram, scratch.square);
     if (cut == CutSide::rows)
       gemm.template operator()<T, T>(Op::none, Op::none, 1, x, p, 0, y);
     else

@@ -55,7 +55,7 @@ NodeLevels planned_levels(const ParallelOptions& parallel) {
 std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
   using TpUpdate = ParallelOptions::TpUpdate;
   std::vector<std::vector<int>> groups;
-  if (parallel.tp == 1) return groups;
+  if (parallel.tp == 1 || parallel.partition == ParallelOptions::Partition::groups) return groups;
   if (parallel.tp_update == TpUpdate::home)
     for (const MicroGroup& group : stage.micro_groups[at(dp_rank)]) groups.push_back(group.specs);
   if (parallel.tp_update == TpUpdate::duplicated)

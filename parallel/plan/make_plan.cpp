@@ -7,6 +7,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/expert_layout.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -177,10 +178,17 @@ void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
     stage.micro_groups.push_back(micro_groups(std::move(matrices), parallel.tp, parallel.micro_group_bytes));
 }
 
-void count_loads(StagePlan& stage, const PlanInput& input) {
+void note_loads(StagePlan& stage, const PlanInput& input) {
   RankLoads loads = rank_loads(stage, input, input.parallel.cost);
   stage.rank_cost = std::move(loads.cost);
   stage.rank_elements = std::move(loads.elements);
+}
+
+void assign_groups(StagePlan& stage, const Draft& matrices, const PlanInput& input) {
+  deal_shares(stage, input, matrices.specs);
+  const std::int64_t total = std::accumulate(stage.cost.begin(), stage.cost.end(), std::int64_t{0});
+  stage.dp_bound = (total + input.parallel.dp - 1) / input.parallel.dp;
+  note_loads(stage, input);
 }
 
 // Chooses owners and homes of the stage's matrices, and notes what follows for the ranks.
@@ -191,9 +199,10 @@ void assign(StagePlan& stage, const PlanInput& input) {
   const std::vector<TensorSpec> local = local_shapes(stage.specs, input.model, parallel.tp, 0);
   if (parallel.ep > 1) {
     stage.dp_bound = stage.home_bound = assign_with_experts(stage, local, input);
-    return count_loads(stage, input);
+    return note_loads(stage, input);
   }
   const Draft matrices = draft(stage, local, input, true);
+  if (parallel.partition == Partition::groups) return assign_groups(stage, matrices, input);
   if (home && parallel.partition == Partition::optimal) {
     assign_jointly(stage, matrices, input);
   } else {
@@ -206,7 +215,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
   stage.home_bound =
       home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
-  count_loads(stage, input);
+  note_loads(stage, input);
 }
 
 // Returns the largest over the mean of values gathered from all stages.
@@ -248,14 +257,21 @@ LoadRatio received(const Plan& plan) {
 void add_ratios(Plan& plan, const ParallelOptions& parallel) {
   std::vector<std::int64_t> cost, elements, homes;
   std::int64_t dp_bound = 0, home_bound = 0;
+  double undivided = 0;
   for (const StagePlan& stage : plan.stages) {
     std::vector<std::int64_t> rank_cost(at(plan.dp), 0), rank_elements(at(plan.dp), 0);
     for (std::size_t i = 0; i < stage.specs.size(); ++i)
       for (int rank = 0; rank < plan.dp; ++rank)
-        if (stage.owner[i] == rank || stage.owner[i] == every_rank) {
+        if (stage.home[i] != in_shares && (stage.owner[i] == rank || stage.owner[i] == every_rank)) {
           rank_cost[at(rank)] += stage.cost[i];
           rank_elements[at(rank)] += stage.specs[i].elements();
         }
+    for (const MatrixShare& share : stage.shares) {
+      rank_cost[at(share.rank / plan.tp)] += share.cost;
+      rank_elements[at(share.rank / plan.tp)] += share.elements();
+    }
+    undivided = std::accumulate(stage.cost.begin(), stage.cost.end(), undivided,
+                                [](double sum, std::int64_t x) { return sum + static_cast<double>(x); });
     cost.insert(cost.end(), rank_cost.begin(), rank_cost.end());
     elements.insert(elements.end(), rank_elements.begin(), rank_elements.end());
     homes.insert(homes.end(), stage.rank_cost.begin(), stage.rank_cost.end());
@@ -268,6 +284,11 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
   plan.dp_received = received(plan);
   const bool home = plan.tp > 1 && parallel.tp_update == TpUpdate::home;
   plan.home_cost = home ? LoadRatio{ratio_of(homes), bound(home_bound, mean_of(homes))} : plan.dp_cost;
+  plan.machine_cost = {ratio_of(homes), plan.home_cost.bound};
+  if (parallel.partition != Partition::groups || undivided == 0) return;
+  const double mean = undivided / static_cast<double>(homes.size());
+  plan.machine_cost = {static_cast<double>(*std::max_element(homes.begin(), homes.end())) / mean,
+                       bound(home_bound, mean)};
 }
 
 }  // namespace

@@ -26,7 +26,10 @@ struct Plan {
   PipelineOptions pipe;                       // those of data-parallel ranks with the largest share of the batch
   PipelineSchedule schedule;                  // that of the same ranks
   LoadRatio dp_cost, dp_elements, home_cost;  // dp_elements' bound is not computed: 1
-  LoadRatio dp_received;                      // what the rank that receives most of each bucket of gradients receives
+  // The cost of all ranks: the largest over the mean that work without anything done twice would have, and the least
+  // that this can be: of whole matrices, or, with parallel.partition = "groups", of what they can be divided into.
+  LoadRatio machine_cost;
+  LoadRatio dp_received;  // what the rank that receives most of each bucket of gradients receives
   std::vector<Collective> collectives;
   CoherencePlan coherence;
   int ranks() const { return dp * tp * pp; }

@@ -8,6 +8,7 @@
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/expert_layout.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/rank_report.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -225,6 +226,33 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
             *std::max_element(count.begin(), count.end()), *std::max_element(bytes.begin(), bytes.end()));
 }
 
+// Counts what updates of shares send: gradients from the ranks that have their sums, and weights back; and as the
+// busiest rank takes part in them, norms, Gram matrices and rows of polynomials over the ranks of a matrix.
+void updates_of_shares(Tally& tally, const StagePlan& stage, const PlanInput& input) {
+  if (stage.shares.empty()) return;
+  const auto rounds = static_cast<std::int64_t>(share_rounds(stage, input.parallel).size()) - 1;
+  std::int64_t elements = 0;
+  std::vector<std::int64_t> count(at(input.parallel.dp * input.parallel.tp), 0), bytes = count, gathered = count;
+  const bool any_together = stage.shares.front().ranks > 1;  // these come first
+  const std::int64_t steps =
+      any_together ? find_matrix_kind(input.optimizer.kind)->newton_schulz(*input.optimizer.matrix) : 0;
+  for (const MatrixShare& share : stage.shares) {
+    elements += share.elements();
+    if (share.ranks == 1) continue;
+    const TensorSpec& whole = stage.specs[at(share.spec)];
+    const std::int64_t side = std::min(whole.rows, whole.cols);
+    count[at(share.rank)] += 1 + steps;
+    bytes[at(share.rank)] += 2 * f32_bytes + steps * side * side * f32_bytes;
+    gathered[at(share.rank)] += steps * side * side * compute_bytes(input);
+  }
+  const int sent = times_sent(input);
+  tally.add("all_to_all", "all", "gradients of shares", rounds, elements * f32_bytes);
+  tally.add("all_to_all", "all", "shares of weights", sent * rounds, sent * elements * compute_bytes(input));
+  const auto most = [](const std::vector<std::int64_t>& of) { return *std::max_element(of.begin(), of.end()); };
+  tally.add("all_reduce", "all", "products of shares", most(count), most(bytes));
+  tally.add("all_gather", "all", "rows of polynomials", most(count) - most(count) / (steps + 1), most(gathered));
+}
+
 // Counts the model's own collectives, by micro-batch (core/model). With sequence parallelism, attention and MLP each
 // gather their input and scatter their sum, forward; backward does both in mirror and gathers the input once more for
 // the weight gradients. The embedding scatters its sum and gathers its gradient, the head the other way round. Without
@@ -291,6 +319,7 @@ std::vector<Collective> collectives(const Plan& plan) {
     expert_parallel(tally, stage, input);
     weights_by_block(tally, plan, number);
     tensor_parallel_update(tally, stage, input);
+    updates_of_shares(tally, stage, input);
     if (plan.tp > 1) {
       activations(tally, stage, input);
       partial_gradients(tally, stage, input);

@@ -2,8 +2,10 @@
 
 #include <cmath>
 
+#include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -97,6 +99,34 @@ std::int64_t shard_cost(const ShardedTensor& tensor, const OptimizerOptions& opt
                       seconds_of(work.update, shard.elements(), machine));
 }
 
+std::int64_t share_cost(const MatrixShare& share, const TensorSpec& whole, const OptimizerOptions& optimizer,
+                        ParallelOptions::Cost cost, const MachineOptions& machine) {
+  if (cost == ParallelOptions::Cost::elements) return share.elements();
+  if (share.ranks == 1) {
+    if (is_whole(share, whole)) return tensor_cost(whole, optimizer, cost, machine);
+    TensorSpec part;
+    part.rows = share.rows();
+    part.cols = share.cols();
+    return tensor_cost(part, optimizer, cost, machine);
+  }
+  const std::int64_t side = std::min(whole.rows, whole.cols), length = share.elements() / side;
+  const int place = share.rank % share.ranks;
+  const std::int64_t rows = first_row_of(side, share.ranks, place + 1) - first_row_of(side, share.ranks, place);
+  const double others = 1 - static_cast<double>(rows) / static_cast<double>(side);  // of the squares' rows
+  if (cost == ParallelOptions::Cost::flops) {
+    const auto s = static_cast<double>(side);
+    return std::llround(stated_shard_products(s, static_cast<double>(length), true) -
+                        others * stated_shard_products(s, 0, true));
+  }
+  const auto executed = [&](std::int64_t of) {
+    return find_matrix_kind(optimizer.kind)->shard_work(*optimizer.matrix, side, of, true).update;
+  };
+  // A product of all rows of a square is symmetric and half as many FLOPs as one of some of them.
+  const double squares = executed(0), flops = executed(length) - squares + 2 * squares * (1 - others);
+  return std::llround(nano * measured_factor(*optimizer.matrix, machine) *
+                      seconds_of(flops, share.elements(), machine));
+}
+
 ByShape<std::int64_t> tensor_costs(const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
                                    const MachineOptions& machine) {
   return ByShape<std::int64_t>(
@@ -164,6 +194,12 @@ RankLoads rank_loads(const StagePlan& stage, const PlanInput& input, ParallelOpt
     add_to_owners(loads.cost, stage, parallel, spec, rank, costs.of(stage.specs[spec], rank));
     add_to_owners(loads.elements, stage, parallel, spec, rank, held.elements());
   });
+  for (const MatrixShare& share : stage.shares) {
+    loads.cost[at(share.rank)] +=
+        cost == parallel.cost ? share.cost
+                              : share_cost(share, stage.specs[at(share.spec)], input.optimizer, cost, input.machine);
+    loads.elements[at(share.rank)] += share.elements();
+  }
   return loads;
 }
 
@@ -176,6 +212,10 @@ MeasuredShapes measured_shapes(const std::vector<StagePlan>& stages, const PlanI
         known[{part.rows, part.cols}] |=
             !sharded && find_measured(*input.optimizer.matrix, part.rows, part.cols, input.machine) != nullptr;
     });
+  for (const StagePlan& stage : stages)
+    for (const MatrixShare& share : stage.shares)
+      known[{share.rows(), share.cols()}] |= share.ranks == 1 && find_measured(*input.optimizer.matrix, share.rows(),
+                                                                               share.cols(), input.machine) != nullptr;
   MeasuredShapes shapes{static_cast<int>(known.size()), 0};
   for (const auto& [shape, measured] : known) shapes.measured += measured;
   return shapes;
@@ -202,6 +242,12 @@ std::vector<double> worker_flops(const StagePlan& stage, const PlanInput& input,
     }
     add_to_owners(flops, stage, input.parallel, spec, rank, sum);
   });
+  for_separate_shares(stage, input, [&](std::size_t i, const SeparatePart& one) {
+    const auto spec = static_cast<std::size_t>(stage.shares[i].spec);
+    const auto first = static_cast<std::size_t>(periods.empty() ? 0 : index.at(stage.specs[spec].name));
+    const double often = periods.empty() ? usual : 1 / static_cast<double>(periods.at(first + one.matrix));
+    flops[at(stage.shares[i].rank)] += often * refresh_flops(*optimizer.matrix, one.part.rows, one.part.cols);
+  });
   return flops;
 }
 
@@ -213,6 +259,9 @@ std::vector<double> first_bases_flops(const StagePlan& stage, const PlanInput& i
     for (const MatrixPart& part : matrix_parts(held, input.optimizer))
       sum += work_of(*input.optimizer.matrix, part.rows, part.cols).first_bases;
     add_to_owners(flops, stage, input.parallel, spec, rank, sum);
+  });
+  for_separate_shares(stage, input, [&](std::size_t i, const SeparatePart& one) {
+    flops[at(stage.shares[i].rank)] += work_of(*input.optimizer.matrix, one.part.rows, one.part.cols).first_bases;
   });
   return flops;
 }

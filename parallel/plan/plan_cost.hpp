@@ -40,6 +40,11 @@ struct ShardedTensor {
 };
 std::int64_t shard_cost(const ShardedTensor&, const OptimizerOptions&, ParallelOptions::Cost, const MachineOptions&);
 
+// The cost of a share of a matrix on its rank (parallel.partition = "groups"): of the rectangle as a matrix by itself,
+// or of what the rank does of an update that ranks make together, which all of them share out (matrix_groups.hpp).
+std::int64_t share_cost(const MatrixShare&, const TensorSpec& whole, const OptimizerOptions&, ParallelOptions::Cost,
+                        const MachineOptions&);
+
 // A number that follows from a matrix's shape. A model has few shapes and very many matrices, and some kinds go through
 // theirs block by block: each shape is asked for once.
 template <class Number>

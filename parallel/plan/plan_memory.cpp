@@ -16,6 +16,7 @@
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/make_plan.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/shard_layout.hpp"
@@ -270,6 +271,24 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
     memory.size.parameters += elements;
     memory.saved += state + weights;
   };
+  // Counts a matrix that an object of the kind updates; away: not where it is computed with.
+  const auto add_updated = [&](const TensorSpec& kept, bool away) {
+    add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
+    if (kept.is_coded()) memory.saved += bytes_apart(kept, s.width.compute, s.width.accumulate);
+    scratch.add(kept);
+    meter.add(elements_of(kept));
+    meter.add_matrix(kept);
+    const RefreshNeeds jobs = known.jobs.of(kept);
+    if (s.on_device())
+      memory.workers += jobs.results + jobs.orders + jobs.copies;
+    else
+      memory.size.optimizer += jobs.results + jobs.orders;
+    if (s.beside_device())
+      memory.refresh_moved += static_cast<double>(jobs.results + jobs.orders + jobs.copies) * often;
+    job = std::max(job, jobs.scratch);
+    paged.add(known.paged.of(kept));
+    if (away) memory.size.master += elements_of(kept) * s.width.accumulate;
+  };
   for (std::size_t i = 0; i < shard.local.size(); ++i) {
     const TensorSpec &whole = shard.stage.specs[i], &local = shard.local[i];
     const int spec = static_cast<int>(i);
@@ -298,23 +317,23 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
       meter.add(owned);
       meter.add_shard(whole, local);
     } else if (!homed || is_home(shard.stage, spec, shard.tp_rank)) {
-      const TensorSpec& kept = homed ? whole : local;
-      add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
-      if (kept.is_coded()) memory.saved += bytes_apart(kept, s.width.compute, s.width.accumulate);
-      scratch.add(kept);
-      meter.add(elements_of(kept));
-      meter.add_matrix(kept);
-      const RefreshNeeds jobs = known.jobs.of(kept);
-      if (s.on_device())
-        memory.workers += jobs.results + jobs.orders + jobs.copies;
-      else
-        memory.size.optimizer += jobs.results + jobs.orders;
-      if (s.beside_device())
-        memory.refresh_moved += static_cast<double>(jobs.results + jobs.orders + jobs.copies) * often;
-      job = std::max(job, jobs.scratch);
-      paged.add(known.paged.of(kept));
-      if (homed) memory.size.master += elements_of(kept) * s.width.accumulate;
+      add_updated(homed ? whole : local, homed);
     }
+  }
+  for (const MatrixShare& share : shard.stage.shares) {
+    if (share.rank != dp_rank * s.plan.tp + shard.tp_rank) continue;
+    const TensorSpec& matrix = shard.stage.specs[at(share.spec)];
+    TensorSpec kept;
+    kept.rows = share.rows();
+    kept.cols = share.cols();
+    if (share.ranks == 1) {
+      add_updated(is_whole(share, matrix) ? matrix : kept, true);
+      continue;
+    }
+    add_state(known.state.of(kept), kept.elements(), elements_of(kept));
+    memory.size.master += elements_of(kept) * s.width.accumulate;
+    scratch.add_shard(matrix, kept);
+    meter.add(elements_of(kept));
   }
   memory.size.master += aligned_elements(arena) * s.width.accumulate;
   memory.size.weights += copies * s.width.compute;
@@ -341,7 +360,8 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
   if (shard.buckets.in_turn()) memory.size.gradients += whole * s.width.accumulate;  // the places of blocks
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
-                          home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width);
+                          home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width) +
+                          memory_of_shares(shard.stage, o.parallel, dp_rank * s.plan.tp + shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
     (s.on_device() ? memory.workers : memory.size.exchanges) +=

@@ -9,6 +9,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/refresh/auto_period.hpp"
+#include "parallel/plan/matrix_groups.hpp"
 
 namespace sestina {
 namespace {
@@ -84,11 +85,16 @@ void add_loads(const StagePlan& stage, const Plan& plan, const MatrixIndex& inde
       const RefreshLoad load = load_of(*o.matrix, part, next++, speed.flops_of(part.rows, part.cols));
       for (int rank = 0; rank < plan.dp * plan.tp; ++rank) {
         const bool owns = stage.owner[i] < 0 || stage.owner[i] == rank / plan.tp;
-        const bool homes = stage.home[i] < 0 || stage.home[i] == rank % plan.tp;
+        const bool homes = stage.home[i] == every_rank || stage.home[i] == rank % plan.tp;
         if (owns && homes) loads[rank].push_back(load);
       }
     }
   }
+  for_separate_shares(stage, plan.input, [&](std::size_t i, const SeparatePart& one) {
+    const MatrixShare& share = stage.shares[i];
+    const std::int64_t matrix = index.at(stage.specs[at(share.spec)].name) + static_cast<std::int64_t>(one.matrix);
+    loads[share.rank].push_back(load_of(*o.matrix, one.part, matrix, speed.flops_of(one.part.rows, one.part.cols)));
+  });
 }
 
 // Collects jobs by rank of the world, of all stages that its process has.

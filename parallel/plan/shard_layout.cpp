@@ -253,6 +253,7 @@ std::vector<BucketLayout> row_buckets(const std::vector<TensorSpec>& local, cons
 
 bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
   using TpUpdate = ParallelOptions::TpUpdate;
+  if (stage.home[at(spec)] == in_shares) return true;
   return parallel.tp > 1 && stage.is_matrix(spec) &&
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
 }

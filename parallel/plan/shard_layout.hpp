@@ -108,7 +108,8 @@ OwnedRows owned_rows(const StagePlan&, const GradientBuckets&, int spec, const T
 // matrices that every rank holds whole, are ordinary matrices on each rank.
 bool is_sharded(const TensorSpec&, const PlanInput&);
 
-// True for matrices that a tensor-parallel rank, or each, updates whole.
+// True for matrices that a tensor-parallel rank, or each, updates whole, or that are updated in shares: the rank that
+// computes with them keeps no master weights.
 bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank, int tp_rank);

@@ -21,6 +21,10 @@ std::vector<int> owners_of(const Plan& plan, int number, int spec) {
   const int first = plan.pipe.rank_of(number) * plan.dp * plan.tp, owner = stage.owner[at(spec)];
   const bool homed = is_homed(stage, spec, plan.input.parallel);
   std::vector<int> ranks;
+  for (const MatrixShare& share : stage.shares)
+    if (share.spec == spec) ranks.push_back(first + share.rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank)
     for (int tp_rank = 0; tp_rank < plan.tp; ++tp_rank)
       if ((owner < 0 || owner == dp_rank) && (!homed || is_home(stage, spec, tp_rank)))

@@ -1,6 +1,7 @@
 #include "parallel/stage/stage_exchanges.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/nodes.hpp"
@@ -33,6 +34,16 @@ std::unique_ptr<OwnedSums<Exec>> owned_sums(const GradientBuckets& buckets, cons
                                            options.micros, options.deterministic);
 }
 
+// Adds the measure of another share of the same tensor, or takes the first.
+void add_measure(UpdateMeasure& sum, const UpdateMeasure& other) {
+  const bool first = std::isnan(sum.moved);
+  sum.moved = first ? other.moved : sum.moved + other.moved;
+  sum.weight = first ? other.weight : sum.weight + other.weight;
+  sum.defect += other.defect;
+  sum.sides += other.sides;
+  sum.decay = other.decay;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -61,7 +72,10 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
   optimizer.refresh.window = plan.refresh_window;
-  stage.make_optimizer(input.model, optimizer, homes_.items(), groups.workers);
+  if (input.parallel.partition == ParallelOptions::Partition::groups && groups.ranks.all->size() > 1)
+    shares_ = std::make_unique<StageShares<Exec, T>>(exec, *groups.ranks.all, plan, input, stage.arena(),
+                                                     stage.norm().nonfinite());
+  stage.make_optimizer(input.model, optimizer, moved_items(), groups.workers);
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       groups.tensor, stage.norm().nonfinite());
@@ -78,11 +92,13 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::start_meter(const PlanInput& input) {
   std::vector<OwnedTensor<Exec, T>> tensors = stage_.tensors();
   for (const OwnedTensor<Exec, T>& whole : homes_.tensors()) tensors.push_back(whole);
+  std::vector<GroupOps<Exec>*> groups(tensors.size(), nullptr);
+  if (shares_) shares_->add_tensors(tensors, groups);
   MatrixSet<Exec>* const matrices = stage_.optimizer().matrices();
   meter_ = std::make_unique<UpdateMeter<Exec, T>>(
       exec_,
       typename UpdateMeter<Exec, T>::Parts{tensors, matrices ? matrices->items() : std::vector<MatrixItem<Exec>>(),
-                                           input.optimizer, input.deterministic, groups_.tensor});
+                                           input.optimizer, input.deterministic, groups_.tensor, groups});
 }
 
 // Pieces travel in host memory: no group needs to know of devices.
@@ -213,6 +229,7 @@ void StageExchanges<Exec, T>::complete() {
   groups_.experts.complete();
   groups_.tensor.complete();
   groups_.replicas.complete();
+  if (shares_) shares_->complete();
 }
 
 // The sums of this step have been waited for, and so has the last update, which runs before them.
@@ -232,9 +249,10 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   {
     const TraceSpan span(trace_, "matrices");
-    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - homes_.items().size());
+    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
   }
   homes_.update(optimizer, t, factor, gradient_scale, trace_);
+  if (shares_) shares_->update(optimizer, t, factor, gradient_scale, trace_);
   if (sharded_) {
     const TraceSpan span(trace_, "sharded matrices");
     sharded_->step(exec_, t, factor, gradient_scale);
@@ -251,12 +269,15 @@ template <class Exec, class T>
 std::vector<StateField> StageExchanges<Exec, T>::model_fields() const {
   std::vector<StateField> fields = stage_.model_fields();
   for (StateField& field : homes_.master_fields()) fields.push_back(std::move(field));
+  if (shares_)
+    for (StateField& field : shares_->master_fields()) fields.push_back(std::move(field));
   return fields;
 }
 
 template <class Exec, class T>
 std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
   std::vector<StateField> fields = stage_.optimizer().state();
+  if (shares_) shares_->add_optimizer_fields(fields);
   if (sharded_)
     for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
   if (ema_)
@@ -300,8 +321,14 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::send_weights() {
   stage_.weights_changed();
   if (is_host<Exec>) exec_.fence("weights");
-  homes_.publish();
+  publish();
   start_gather();
+}
+
+template <class Exec, class T>
+void StageExchanges<Exec, T>::publish() {
+  homes_.publish();
+  if (shares_) shares_->publish();
 }
 
 template <class Exec, class T>
@@ -313,11 +340,13 @@ void StageExchanges<Exec, T>::start_averages() {
 template <class Exec, class T>
 std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records() const {
   std::vector<UpdateRecord> records = stage_.optimizer().records();
+  if (shares_)
+    for (UpdateRecord& record : shares_->records()) records.push_back(std::move(record));
   if (sharded_)
     for (UpdateRecord& record : sharded_->records()) records.push_back(std::move(record));
   for (std::size_t i = 0; i < measures_.size(); ++i)
     for (UpdateRecord& record : records)
-      if (record.tensor == meter_->name(i)) record.measure = measures_[i];
+      if (record.tensor == meter_->name(i)) add_measure(record.measure, measures_[i]);
   return records;
 }
 
@@ -326,7 +355,7 @@ void StageExchanges<Exec, T>::weights_changed() {
   stage_.weights_changed();
   exec_.fence("weights");
   if (coherence_) coherence_->start();
-  homes_.publish();
+  publish();
   start_gather();
   finish_gather();
 }
@@ -335,15 +364,18 @@ template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
   const double gather =
       gather_.take_wait_seconds() + expert_gather_.take_wait_seconds() + (turns_ ? turns_->take_wait_seconds() : 0);
-  return {gather, std::exchange(reduce_seconds_, 0.0), homes_.take_wait_seconds(), std::exchange(update_seconds_, 0.0)};
+  return {gather, std::exchange(reduce_seconds_, 0.0),
+          homes_.take_wait_seconds() + (shares_ ? shares_->take_wait_seconds() : 0),
+          std::exchange(update_seconds_, 0.0)};
 }
 
 template <class Exec, class T>
 StageExchangeCount StageExchanges<Exec, T>::count() const {
   const std::int64_t weights =
       turns_ ? turns_->exchanges_per_step() : gather_.exchanges_per_step() + expert_gather_.exchanges_per_step();
-  return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(), weights, homes_.exchanges_per_step(),
-          sharded_ ? sharded_->sums_per_step() : 0};
+  return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(), weights,
+          homes_.exchanges_per_step() + (shares_ ? shares_->exchanges_per_step() : 0),
+          (sharded_ ? sharded_->sums_per_step() : 0) + (shares_ ? shares_->sums_per_step() : 0)};
 }
 
 #define SESTINA_STAGE_EXCHANGES(Exec, T) template class StageExchanges<Exec, T>;

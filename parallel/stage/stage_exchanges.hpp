@@ -19,6 +19,7 @@
 #include "parallel/stage/coherence.hpp"
 #include "parallel/stage/matrix_homes.hpp"
 #include "parallel/stage/owner_exchange.hpp"
+#include "parallel/stage/stage_shares.hpp"
 #include "parallel/stage/stages_of.hpp"
 
 namespace sestina {
@@ -80,8 +81,11 @@ class StageExchanges {
   StageSeconds take_seconds();
   double largest_score() const { return largest_score_; }
 
-  void initialise(double range, std::uint64_t seed) { homes_.initialise(range, seed); }
-  std::vector<StateField> model_fields() const;  // those of stage and homes
+  void initialise(double range, std::uint64_t seed) {
+    homes_.initialise(range, seed);
+    if (shares_) shares_->initialise(range, seed);
+  }
+  std::vector<StateField> model_fields() const;  // those of stage, homes and shares
   std::vector<StateField> optimizer_fields() const;
   void weights_changed();  // after master weights were written on all ranks: rounds, sends, waits
 
@@ -95,6 +99,9 @@ class StageExchanges {
   void count_last_update();
   void start_coherence(const PlanInput&);
   void start_meter(const PlanInput&);
+  // Matrices that are not where they are computed with: the optimizer has them after all others.
+  const std::vector<MatrixItem<Exec>>& moved_items() const { return shares_ ? shares_->items() : homes_.items(); }
+  void publish();
   bool measures(std::int64_t t) const { return meter_ && t % updates_every_ == 0; }
   enum class Replicas { due, all };
   void make_equal(Replicas);
@@ -105,6 +112,7 @@ class StageExchanges {
   Trace* trace_;
   GradientBuckets buckets_;
   MatrixHomes<Exec, T> homes_;
+  std::unique_ptr<StageShares<Exec, T>> shares_;   // null: parallel.partition is not "groups", or one rank
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
   std::unique_ptr<WeightEma<Exec>> ema_;           // null: train.ema_tau = 0
   std::unique_ptr<Lookahead<Exec>> lookahead_;     // null: train.lookahead.factor = 0

@@ -69,19 +69,26 @@ void check_sharded(Deck& deck, const MuonOptions& o) {
                                                {"norm_snap", o.norm_snap}};
   for (const auto& [key, on] : keys)
     if (on)
-      deck.error(fmt::format("optimizer.{}", key),
-                 "needs the whole matrix, and parallel.tp_update = \"distributed\" has shards of it",
-                 "its default, or another parallel.tp_update");
+      deck.error(
+          fmt::format("optimizer.{}", key),
+          "needs the whole matrix, and parallel.tp_update = \"distributed\" or parallel.partition = \"groups\" has "
+          "shards of it",
+          "its default, or another parallel.tp_update and parallel.partition");
 }
 
 }  // namespace
 
 void check_newton_schulz(Deck& deck, const Options& options, MuonOptions& o) {
+  const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
+  const bool has_shards = kind != nullptr && kind->shard_work != nullptr;
   using Precision = MuonOptions::Precision;
   const bool computes_bf16 = options.train.precision == TrainOptions::Precision::bf16;
   const bool in_bf16 = o.ns_precision == Precision::bf16 || (o.ns_precision == Precision::automatic && computes_bf16);
   if (in_bf16 && o.ns_form == NewtonSchulzForm::automatic) o.ns_form = NewtonSchulzForm::plain;
-  if (options.parallel.tp > 1 && options.parallel.tp_update == ParallelOptions::TpUpdate::distributed)
+  const ParallelOptions& parallel = options.parallel;
+  const bool grouped =
+      parallel.dp * parallel.tp > 1 && parallel.partition == ParallelOptions::Partition::groups && has_shards;
+  if (grouped || (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::distributed))
     check_sharded(deck, o);
   const std::size_t rows = o.ns_coefficients.size();
   if (rows > most_steps)

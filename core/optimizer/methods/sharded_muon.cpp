@@ -6,14 +6,54 @@
 
 namespace sestina {
 
+namespace {
+
+template <class Exec, class T>
+std::vector<GroupedShard<Exec, T>> in_one_group(const std::vector<OwnedTensor<Exec, T>>& tensors,
+                                                GroupOps<Exec>& group) {
+  std::vector<GroupedShard<Exec, T>> shards;
+  for (const OwnedTensor<Exec, T>& tensor : tensors)
+    if (tensor.sharded) shards.push_back({tensor, &group});
+  return shards;
+}
+
+template <class Exec>
+ShardSums<Exec> sums_over(const Exec& exec, GroupOps<Exec>& group, bool shares_squares) {
+  ShardSums<Exec> sums = {[exec, &group](Vector<double, Exec> x) { group.sum(exec, x); },
+                          [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
+  if (!shares_squares) return sums;
+  sums.squarer = static_cast<std::size_t>(group.rank());
+  sums.squarers = static_cast<std::size_t>(group.size());
+  const auto gather = [exec, &group](const auto& whole) {  // the own rows lie where they belong
+    using Part = std::remove_cvref_t<decltype(whole)>;
+    const auto rows = static_cast<std::int64_t>(whole.extent(0));
+    const std::int64_t begin = first_row_of(rows, group.size(), group.rank()),
+                       end = first_row_of(rows, group.size(), group.rank() + 1);
+    group.gather(exec,
+                 Part(whole.data() + static_cast<std::size_t>(begin) * whole.extent(1),
+                      static_cast<std::size_t>(end - begin), whole.extent(1)),
+                 whole);
+  };
+  sums.rows_float = gather;
+  sums.rows_bf16 = gather;
+  return sums;
+}
+
+}  // namespace
+
 template <class Exec, class T>
 ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTensor<Exec, T>>& tensors,
                                   const OptimizerOptions& options, bool deterministic, GroupOps<Exec>& group,
                                   double* nonfinite)
+    : ShardedMuon(exec, in_one_group(tensors, group), options, deterministic, nonfinite) {}
+
+template <class Exec, class T>
+ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, std::vector<GroupedShard<Exec, T>> shards,
+                                  const OptimizerOptions& options, bool deterministic, double* nonfinite)
     : kind_(options.kind), gemm_(exec, deterministic), schedule_(options.schedule), nonfinite_(nonfinite) {
   std::size_t elements = 0;
-  for (const OwnedTensor<Exec, T>& tensor : tensors) {
-    if (!tensor.sharded) continue;
+  for (const GroupedShard<Exec, T>& given : shards) {
+    const OwnedTensor<Exec, T>& tensor = given.tensor;
     const MatrixKind* kind = options.matrix ? find_matrix_kind(options.matrix->kind) : nullptr;
     SESTINA_REQUIRE(kind != nullptr && kind->shard_work, "{} is updated by {}", tensor.spec.name, options.kind);
     Shard shard;
@@ -22,6 +62,7 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
                            static_cast<std::size_t>(tensor.spec.cols));
     shard.rates = rates_of(tensor.spec, options);
     shard.cut = tensor.cols() == tensor.spec.cols ? CutSide::rows : CutSide::cols;
+    shard.sums = sums_over(exec, *given.group, given.shares_squares);
     elements += aligned_elements(shard.elements());
     shards_.push_back(std::move(shard));
   }
@@ -32,8 +73,6 @@ ShardedMuon<Exec, T>::ShardedMuon(const Exec& exec, const std::vector<OwnedTenso
     begin += aligned_elements(shard.elements());
   }
   workspace_ = Workspace<Exec>(scratch());
-  sums_ = {[exec, &group](Vector<double, Exec> x) { group.sum(exec, x); },
-           [exec, &group](Vector<float, Exec> x) { group.sum(exec, x); }};
 }
 
 template <class Exec, class T>
@@ -70,9 +109,11 @@ std::size_t host_shard_scratch(const MatrixOptions& options, std::int64_t rows, 
 }
 
 template <class Exec, class T>
-void ShardedMuon<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+void ShardedMuon<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale,
+                                std::size_t begin, std::size_t end) {
   const std::optional<double> momentum = schedule_.momentum_at(t);
-  for (Shard& shard : shards_) {
+  for (std::size_t i = begin; i < end; ++i) {
+    Shard& shard = shards_[i];
     const double decay = shard.rates.weight_decay * schedule_.decay_factor(t, factor);
     const WeightMove move = {factor * shard.rates.lr, shard.rule.scale, decay, true, nonfinite_};
     const MomentumStep now = momentum_step(shard.rule.factors(momentum), gradient_scale);
@@ -93,9 +134,9 @@ void ShardedMuon<Exec, T>::step_as(const Exec& exec, Shard& shard, const WeightM
   const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
   const Vector<double, Exec> squares = SumScratch<Exec>(workspace_, m * n).chunks;
   advance_momentum<Exec>(exec, now, tensor.gradient, shard.momentum, squares);
-  const Matrix<const P, Exec> direction = newton_schulz_shard<P, Exec>(exec, gemm_, workspace_, rule.newton_schulz(),
-                                                                       {tensor.gradient, shard.momentum, now.p, now.q},
-                                                                       m, n, shard.cut, squares, tensor.counted, sums_);
+  const Matrix<const P, Exec> direction = newton_schulz_shard<P, Exec>(
+      exec, gemm_, workspace_, rule.newton_schulz(), {tensor.gradient, shard.momentum, now.p, now.q}, m, n, shard.cut,
+      squares, tensor.counted, shard.sums);
   Vector<bf16, Exec> weight;
   if constexpr (std::is_same_v<T, bf16>) weight = tensor.weight;
   move_weight<Exec, P>(exec, move, Vector<const P, Exec>(direction.data(), m * n), tensor.master, weight);

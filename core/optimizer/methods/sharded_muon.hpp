@@ -1,6 +1,7 @@
-// Muon under tensor parallelism without moving a matrix: each rank keeps the shards it computes with, their master
-// weights and momentum, and Newton-Schulz runs on all shards at once (parallel.tp_update = "distributed",
-// kernels/optimizer/newton_schulz.hpp). The scale of the update is that of the whole matrix, so but for rounding it is
+// Muon of matrices of which each rank of a group keeps a shard, with its master weights and momentum: Newton-Schulz
+// runs on all shards at once (kernels/optimizer/newton_schulz.hpp). Under tensor parallelism the shards are those that
+// ranks compute with, and no matrix moves (parallel.tp_update = "distributed"); else the plan deals them out
+// (parallel.partition = "groups"). The scale of the update is that of the whole matrix, so but for rounding it is
 // the update of Muon on one rank (muon.cpp), and the state is that of the whole matrix, of which each rank holds a
 // slab.
 #pragma once
@@ -16,6 +17,14 @@
 
 namespace sestina {
 
+// A shard, and the ranks that have the others.
+template <class Exec, class T>
+struct GroupedShard {
+  OwnedTensor<Exec, T> tensor;
+  GroupOps<Exec>* group = nullptr;
+  bool shares_squares = false;  // each rank of the group forms some rows of the polynomial (ShardSums)
+};
+
 template <class Exec, class T>
 class ShardedMuon {
  public:
@@ -23,15 +32,21 @@ class ShardedMuon {
   // outlive this. All state is created here, zero. nonfinite: see kernels/optimizer/matrix_update.hpp.
   ShardedMuon(const Exec&, const std::vector<OwnedTensor<Exec, T>>& tensors, const OptimizerOptions&,
               bool deterministic, GroupOps<Exec>& group, double* nonfinite = nullptr);
+  // Updates these shards, whose groups may differ: the ranks of each have its matrices in one order.
+  ShardedMuon(const Exec&, std::vector<GroupedShard<Exec, T>>, const OptimizerOptions&, bool deterministic,
+              double* nonfinite);
 
   // Makes update t with factor times each tensor's peak rate; gradients are multiplied by gradient_scale. All ranks of
-  // the group must call it together.
-  void step(const Exec&, std::int64_t t, double factor, double gradient_scale);
+  // the groups must call it together, where a range is given for the same matrices.
+  void step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+    step(exec, t, factor, gradient_scale, 0, shards_.size());
+  }
+  void step(const Exec&, std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end);
 
   std::vector<StateField> state() const;      // "/optimizer/<HF name>/momentum", slabs
   std::vector<UpdateRecord> records() const;  // of each shard, without measures
   std::size_t state_bytes() const;
-  std::int64_t sums_per_step() const;  // sums over the group
+  std::int64_t sums_per_step() const;  // sums over the groups
 
  private:
   struct Shard {
@@ -39,6 +54,7 @@ class ShardedMuon {
     MuonRule rule;  // rule of the whole matrix
     TensorRates rates;
     CutSide cut = CutSide::rows;
+    ShardSums<Exec> sums;
     Vector<float, Exec> momentum;  // (elements)
     std::int64_t calls = 0;        // updates made
     bool in_bf16() const;
@@ -53,7 +69,6 @@ class ShardedMuon {
   Kokkos::View<float*, typename Exec::memory_space> momentum_;  // momentum of all shards
   Gemm<Exec> gemm_;
   Workspace<Exec> workspace_;
-  ShardSums<Exec> sums_;
   UpdateSchedule schedule_;
   double* nonfinite_;
 };

@@ -83,31 +83,68 @@ class Others {
 
 struct Result {
   Array shard;
-  int sums = 0;
+  int sums = 0, rows = 0;
+};
+
+// What the other squarers form of a I + b A + c A^2: its rows outside [begin, end).
+Array polynomial(const Array& a, const NewtonSchulzStep& step) {
+  Array p(a.rows, a.rows);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t j = 0; j < a.rows; ++j) {
+      double square = 0;
+      for (std::size_t k = 0; k < a.rows; ++k) square += a(i, k) * a(k, j);
+      p(i, j) = (i == j ? step.a : 0) + (step.c == 0 ? 1 : step.b) * a(i, j) + step.c * square;
+    }
+  return p;
+}
+
+struct Squarer {
+  std::size_t number = 0, all = 1;
 };
 
 template <class T, class Exec>
-Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns, bool counted = true) {
+Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns, bool counted = true,
+                 const Squarer& squarer = {}) {
   const Exec exec;
   Gemm<Exec> gemm(exec, true);
   Others others(whole, counted ? slab : Slab{}, cut, ns);
   Result result;
-  const ShardSums<Exec> sums = {[&](Vector<double, Exec> x) {
-                                  EXPECT_EQ(x.extent(0), 1u);
-                                  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
-                                  host(0) += others.squares();
-                                  Kokkos::deep_copy(x, host);
-                                },
-                                [&](Vector<float, Exec> x) {
-                                  ++result.sums;
-                                  exec.fence();
-                                  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
-                                  const Array theirs = others.next_gram();
-                                  ASSERT_EQ(host.extent(0), theirs.values.size());
-                                  for (std::size_t i = 0; i < theirs.values.size(); ++i)
-                                    host(i) += static_cast<float>(theirs.values[i]);
-                                  Kokkos::deep_copy(x, host);
-                                }};
+  Array summed;
+  ShardSums<Exec> sums = {[&](Vector<double, Exec> x) {
+                            EXPECT_EQ(x.extent(0), 1u);
+                            const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+                            host(0) += others.squares();
+                            Kokkos::deep_copy(x, host);
+                          },
+                          [&](Vector<float, Exec> x) {
+                            ++result.sums;
+                            exec.fence();
+                            const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+                            const Array theirs = others.next_gram();
+                            ASSERT_EQ(host.extent(0), theirs.values.size());
+                            summed = theirs;
+                            for (std::size_t i = 0; i < theirs.values.size(); ++i) {
+                              host(i) += static_cast<float>(theirs.values[i]);
+                              summed.values[i] = host(i);
+                            }
+                            Kokkos::deep_copy(x, host);
+                          }};
+  sums.squarer = squarer.number;
+  sums.squarers = squarer.all;
+  const auto rows = [&](const auto& x) {
+    using Value = std::remove_const_t<typename std::remove_cvref_t<decltype(x)>::value_type>;
+    exec.fence();
+    const std::size_t side = x.extent(0), begin = side * squarer.number / squarer.all,
+                      end = side * (squarer.number + 1) / squarer.all;
+    const Array p = polynomial(summed, ns.steps[static_cast<std::size_t>(result.rows++)]);
+    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), x);
+    for (std::size_t i = 0; i < side; ++i)
+      for (std::size_t j = 0; j < side; ++j)
+        if (i < begin || i >= end) host(i, j) = Value(static_cast<float>(p(i, j)));
+    Kokkos::deep_copy(x, host);
+  };
+  sums.rows_float = rows;
+  sums.rows_bf16 = rows;
   const Array own = slab_of(whole, slab);
   const std::size_t n = own.values.size(), chunks = chunk_count(n);
   Array flat = own;
@@ -184,6 +221,28 @@ TYPED_TEST(NewtonSchulzShard, UncountedShardsAddNothing) {
                             slab_of(plain(x, ns), c.slab),
                             30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "uncounted");
   }
+}
+
+// Each of two, three and four ranks forms its rows of the polynomials, and takes those of others as they come.
+TYPED_TEST(NewtonSchulzShard, RanksShareTheSquares) {
+  const std::vector<NewtonSchulzStep> steps = {simple, simple, cubic, simple, simple};
+  for (const Case& c : cases)
+    for (const std::size_t ranks : {2, 3, 4})
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const Array x = sample(c.rows, c.cols);
+        const NewtonSchulz ns = {steps};
+        SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", rank " << rank << " of " << ranks);
+        const Result got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns, true, {rank, ranks});
+        EXPECT_EQ(got.rows, 5);
+        const Array want = slab_of(plain(x, ns), c.slab);
+        reference::expect_close(got.shard, want, 30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(),
+                                "shard");
+        const Array rounded = run_shard<bf16, TypeParam>(x, c.slab, c.cut, ns, true, {rank, ranks}).shard;
+        double difference = 0;
+        for (std::size_t i = 0; i < want.values.size(); ++i)
+          difference += std::pow(rounded.values[i] - want.values[i], 2);
+        EXPECT_LE(std::sqrt(difference), 0.06 * std::sqrt(sum_of_squares(want)));
+      }
 }
 
 // bf16 products err by about 2 % of the RMS (2^-9 per rounding, amplified).

@@ -70,6 +70,17 @@ TEST(UpdateRecordsOn, DataParallelOwnersAndReplicas) {
     }
 }
 
+// Shares, whose products are summed, and whole matrices anywhere in the stage.
+TEST(UpdateRecordsOn, SharesOfMatrices) {
+  for (const char* kind : {"muon", "normuon"})
+    for (const int tp : {1, 2}) {
+      TrainingCase run = measured(grid_case(kind, tp));
+      run.options.parallel.partition = ParallelOptions::Partition::groups;
+      const auto one = lines_of_one<float>(run);
+      expect_equal(measured_lines<float>(world(), run), one, fmt::format("{} in shares, tp {}", kind, tp));
+    }
+}
+
 // Homes, every rank by itself, and shards whose products are summed; heads that several ranks hold.
 TEST(UpdateRecordsOn, TensorParallelMatrices) {
   for (const TpUpdate update : {TpUpdate::home, TpUpdate::duplicated, TpUpdate::distributed})
