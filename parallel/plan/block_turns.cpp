@@ -49,6 +49,19 @@ TurnLayout lay_out_turns(const StagePlan& stage, const std::vector<std::int64_t>
   return turns;
 }
 
+TurnLayout bucket_turns(const StagePlan& stage, const std::vector<BucketLayout>& buckets) {
+  std::vector<std::int64_t> size(at(last_block_of(stage) + 1));
+  TurnLayout turns;
+  for (const BucketLayout& bucket : buckets) {
+    turns.begin.push_back(size[at(bucket.block)]);
+    size[at(bucket.block)] += bucket.elements;
+  }
+  const TurnLayout blocks = lay_out_turns(stage, size);
+  for (std::size_t b = 0; b < buckets.size(); ++b) turns.begin[b] += blocks.begin[at(buckets[b].block)];
+  turns.elements = blocks.elements;
+  return turns;
+}
+
 WeightTurns weight_turns(const StagePlan& stage, const std::vector<TensorSpec>& local) {
   const auto aligned = [](std::int64_t n) {
     return static_cast<std::int64_t>(aligned_elements(static_cast<std::size_t>(n)));
@@ -69,6 +82,16 @@ WeightTurns weight_turns(const StagePlan& stage, const std::vector<TensorSpec>& 
   turns.matrices = of_matrices.elements;
   turns.vectors = of_vectors.elements;
   return turns;
+}
+
+void place_weights(const StagePlan& stage, RankLayout& layout) {
+  std::vector<TensorSpec> local;
+  for (const TensorHolding& tensor : layout.tensors) local.push_back(tensor.local);
+  const WeightTurns turns = weight_turns(stage, local);
+  for (std::size_t i = 0; i < local.size(); ++i)
+    layout.tensors[i].weight_offset = static_cast<std::size_t>(turns.offset[i]);
+  layout.matrix_elements = static_cast<std::size_t>(turns.matrices);
+  layout.vector_elements = static_cast<std::size_t>(turns.vectors);
 }
 
 TurnOrder::TurnOrder(const StagePlan& stage) : first(stage.specs.front().block), last(last_block_of(stage)) {

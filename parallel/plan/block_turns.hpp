@@ -9,6 +9,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/plan.hpp"
+#include "core/layout/rank_layout.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 
 namespace sestina {
@@ -32,11 +33,14 @@ int place_of_block(const StagePlan&, int block);  // 0: embedding and head, 1 an
 
 // The memory of the places, in elements.
 struct TurnLayout {
-  std::vector<std::int64_t> begin;  // by block: its first element
+  std::vector<std::int64_t> begin;  // by block, or by bucket: its first element
   std::int64_t elements = 0;        // of all places
 };
 // size: by block, elements of each, multiples of arena_alignment; others of the model are 0.
 TurnLayout lay_out_turns(const StagePlan&, const std::vector<std::int64_t>& size);
+
+// Returns the place of each bucket, which is one of a block: those of a block are one after the other.
+TurnLayout bucket_turns(const StagePlan&, const std::vector<BucketLayout>&);
 
 // The places of weights: matrices are in one memory, vectors, which have another type, in a second one.
 struct WeightTurns {
@@ -45,6 +49,7 @@ struct WeightTurns {
 };
 // local: the specs as a tensor-parallel rank holds them. Tensors lie in their order, those that follow adjoin.
 WeightTurns weight_turns(const StagePlan&, const std::vector<TensorSpec>& local);
+void place_weights(const StagePlan&, RankLayout&);  // notes these places in the layout of a rank
 
 // The passes over the blocks of a stage: which weights they read, and which come next.
 struct TurnOrder {

@@ -265,26 +265,6 @@ std::int64_t GradientBuckets::sum_begin(std::size_t bucket, int dp_rank) const {
   return end;
 }
 
-namespace {
-
-// Lays the buckets of each block into the block's place.
-void take_turns(const StagePlan& stage, GradientBuckets& all) {
-  std::vector<std::int64_t> size;
-  std::vector<std::int64_t> in_block;
-  for (const BucketLayout& bucket : all.buckets) {
-    size.resize(std::max(size.size(), at(bucket.block + 1)));
-    in_block.push_back(size[at(bucket.block)]);
-    size[at(bucket.block)] += bucket.elements;
-    all.turn.push_back(place_of_block(stage, bucket.block));
-  }
-  const TurnLayout turns = lay_out_turns(stage, size);
-  for (std::size_t b = 0; b < all.buckets.size(); ++b)
-    all.begin[b] = turns.begin[at(all.buckets[b].block)] + in_block[b];
-  all.begin.back() = turns.elements;
-}
-
-}  // namespace
-
 GradientBuckets gradient_buckets(const StagePlan& stage, const ParallelOptions& parallel) {
   GradientBuckets all;
   all.ep = parallel.ep;
@@ -300,7 +280,11 @@ GradientBuckets gradient_buckets(const StagePlan& stage, const ParallelOptions& 
       all.place[at(bucket.specs[i])] = {static_cast<int>(b), static_cast<int>(i)};
   }
   all.begin.push_back(begin);
-  if (gradients_in_turn(parallel)) take_turns(stage, all);
+  if (!gradients_in_turn(parallel)) return all;
+  const TurnLayout turns = bucket_turns(stage, all.buckets);
+  all.begin = turns.begin;
+  all.begin.push_back(turns.elements);
+  for (const BucketLayout& bucket : all.buckets) all.turn.push_back(place_of_block(stage, bucket.block));
   return all;
 }
 
@@ -318,20 +302,6 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
   };
   return {row(bucket.cut[at(piece)]), row(bucket.cut[at(piece) + 1])};
 }
-
-namespace {
-
-void place_weights(const StagePlan& stage, RankLayout& layout) {
-  std::vector<TensorSpec> local;
-  for (const TensorHolding& tensor : layout.tensors) local.push_back(tensor.local);
-  const WeightTurns turns = weight_turns(stage, local);
-  for (std::size_t i = 0; i < local.size(); ++i)
-    layout.tensors[i].weight_offset = static_cast<std::size_t>(turns.offset[i]);
-  layout.matrix_elements = static_cast<std::size_t>(turns.matrices);
-  layout.vector_elements = static_cast<std::size_t>(turns.vectors);
-}
-
-}  // namespace
 
 RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
                         int tp_rank) {
