@@ -69,7 +69,7 @@ def main():
     parser.add_argument("old", type=pathlib.Path)
     parser.add_argument("new", type=pathlib.Path)
     parser.add_argument("--decks", type=pathlib.Path, nargs="*",
-                        help="default: tiny_ranks on several ranks, all other tiny ones on one")
+                        help="default: tiny_ranks and tiny_groups on several ranks, all other tiny ones on one")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--overrides", nargs="*", default=[], metavar="section.key=value")
     arguments = parser.parse_args()
     decks = arguments.decks or [deck for deck in sorted((ROOT / "inputs").glob("tiny_*.toml"))
-                                if (deck.stem == "tiny_ranks") == (arguments.ranks > 1)]
+                                if (deck.stem in ("tiny_ranks", "tiny_groups")) == (arguments.ranks > 1)]
     sys.exit(0 if all([compare(deck, arguments) for deck in decks]) else 1)
 
 
