@@ -10,7 +10,6 @@
 #include "core/deck/options.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/report/metrics.hpp"
-#include "kernels/blas/exec.hpp"
 #include "parallel/comm/runtime.hpp"
 
 namespace sestina {
@@ -45,8 +44,8 @@ struct RunStart {
   std::string data;                  // SampleSet::description(): a line for each source
   std::string precision = "fp32";    // that of products; bf16 on a host with how (instruction_set.hpp)
 };
-// Says how products are computed, for the start line.
-std::string precision_line(TrainOptions::Precision, MemorySpace);
+// Says how products are computed, for the start line; on_host: by a host's own units.
+std::string precision_line(TrainOptions::Precision, bool on_host);
 // Returns the first line of metrics.jsonl. Collective over the ranks.
 RunLine run_line(const RunStart&, Runtime&);
 

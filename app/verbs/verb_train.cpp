@@ -116,7 +116,7 @@ ExitCode train(const TrainSetup& setup, const std::vector<std::string>& kokkos, 
                        stages->space(),
                        threads_of(Host()),
                        training->description(),
-                       precision_line(options.train.precision, stages->memory())};
+                       precision_line(options.train.precision, stages->memory() == MemorySpace::host)};
   const RunLine line = run_line(facts, runtime);
   for (const auto& text : start_lines(options, facts, setup.planned, available_memory_bytes()))
     spdlog::info("{}", text);  // other ranks log warnings alone
