@@ -5,8 +5,7 @@
 //     together: each has a slab of the longer side, adds its part of the Gram matrix, forms its rows of the polynomial,
 //     and multiplies its slab (kernels/optimizer/newton_schulz.hpp, ShardSums). Nothing is calculated twice.
 //   - A matrix that its kind treats as several (heads, blocks of optimizer.max_dim) goes to places part by part, each
-//   to
-//     another one; where these are too few, it stays whole.
+//     to another one; where these are too few, it stays whole.
 //   - Any other matrix goes to one place, whole, and so does each where there are rules on the update
 //     (kernels/optimizer/update_rules.hpp), which act on whole matrices.
 // Gradients are summed to one data-parallel rank as with other partitions (StagePlan::owner; here all ranks receive as
