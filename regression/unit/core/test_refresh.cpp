@@ -355,9 +355,10 @@ TYPED_TEST(Refresh, GramAndSvdSpanTheSame) {
 TYPED_TEST(Refresh, LeadingVectorsOfBothFormsSpanTheSame) {
   using Space = TypeParam;
   const std::vector<double> values = {4, 3, 2, 1, 0.5, 0.25, 0, 0};
-  for (const auto& [m, n] : {std::pair<std::size_t, std::size_t>{8, 20}, {20, 8}})
+  for (const auto& shape : {std::pair<std::size_t, std::size_t>{8, 20}, {20, 8}})
     for (const bool right : {false, true})
       for (const std::size_t rank : {1, 4, 6, 7}) {
+        const std::size_t m = shape.first, n = shape.second;
         const Field<float, Space> gradient(with_singular_values<Space>(values, m, n));
         std::vector<Array> projectors;
         for (const BasisForm form : {BasisForm::svd, BasisForm::gram}) {

@@ -97,7 +97,7 @@ TEST(Shards, RoundedWeightsGiveTheBitsOfOneRank) {
 }
 
 TEST(Shards, GiveTheBitsOfOneRankInEveryFamily) {
-  for (const Family family : {Family::olmo2, Family::qwen3, Family::gpt})
+  for (const Family family : {Family::olmo2, Family::qwen3, Family::gpt, Family::qwen3_moe})
     for (const bool tied : {false, true}) {
       TrainingCase run = sharded_case("muon", 2, family);
       run.options.model.tie_word_embeddings = tied;
