@@ -21,7 +21,7 @@ Options told_in_stages(ParallelOptions::Schedule schedule) {
 }
 
 std::int64_t planned_bytes(const Options& options, const std::string& what) {
-  for (const Collective& one : collectives(make_plan({options, options.parallel.ranks()})))
+  for (const Collective& one : collectives(make_plan({options, static_cast<int>(options.parallel.ranks())})))
     if (one.what == what) return one.bytes;
   return 0;
 }
