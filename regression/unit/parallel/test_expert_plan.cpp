@@ -168,7 +168,7 @@ TEST(ExpertPlan, TheMixtureOf256RanksIsPlannedAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const Plan plan = make_plan(options);
   const std::vector<RankMemory> memory = rank_memory(plan, 1);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // 2, or under sanitizers 13
   ASSERT_EQ(memory.size(), 256u);
   EXPECT_LE(plan.dp_cost.gap(), 1e-3);
   std::int64_t parameters = 0;

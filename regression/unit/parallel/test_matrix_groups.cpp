@@ -198,7 +198,8 @@ TEST(MatrixGroups, RulesAndHeadsAreNotDivided) {
   EXPECT_GT(ranks_of_heads.size(), 1u);
   options.optimizer.per_head = false;
   options.optimizer.rules.cautious = options.optimizer.matrix->rules.cautious = true;
-  for (const MatrixShare& share : make_plan(options).stages[0].shares) EXPECT_EQ(share.ranks, 1);
+  const Plan cautious = make_plan(options);
+  for (const MatrixShare& share : cautious.stages[0].shares) EXPECT_EQ(share.ranks, 1);
 }
 
 // A round has no more than the deck allows at one rank, unless one matrix has; and shares keep their order.
