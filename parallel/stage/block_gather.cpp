@@ -2,20 +2,9 @@
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/stream_order.hpp"
+#include "parallel/stage/owner_exchange.hpp"
 
 namespace sestina {
-namespace {
-
-// Returns the rows of tensor i, as they are computed with, that each rank of a group owns.
-template <class Exec, class T>
-Block block_of_rows(const Arena<Exec, T>& arena, std::size_t i, const OwnedRows& rows) {
-  const std::size_t row = arena.row_bytes(i);
-  return block_of(static_cast<char*>(arena.computed_with(i)) + static_cast<std::size_t>(rows.begin) * row,
-                  static_cast<std::size_t>(rows.end - rows.begin) * row);
-}
-
-}  // namespace
-
 template <class Exec, class T>
 BlockGather<Exec, T>::BlockGather(const Exec& exec, Communicator& group, const StagePlan& stage,
                                   const GradientBuckets& all, const Arena<Exec, T>& arena)

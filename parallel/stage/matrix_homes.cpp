@@ -3,29 +3,14 @@
 #include <algorithm>
 
 #include "core/model/initialise.hpp"
-#include "kernels/base/threads.hpp"
-#include "parallel/comm/stream_order.hpp"
-#include "parallel/plan/shard_layout.hpp"
+#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/stage/rectangle.hpp"
 
 namespace sestina {
-namespace {
-
-// Returns the block of a shard inside a whole matrix (rows, cols) with elements of that many bytes.
-Block shard_block(void* whole, const TensorSpec& spec, const TensorShard& shard, std::size_t width) {
-  const auto cols = static_cast<std::size_t>(spec.cols), begin = static_cast<std::size_t>(shard.begin),
-             count = static_cast<std::size_t>(shard.end - shard.begin);
-  char* const data = static_cast<char*>(whole);
-  if (shard.cut == TensorShard::Cut::cols)
-    return {data + begin * width, static_cast<std::size_t>(spec.rows), count * width, cols * width};
-  return block_of(data + begin * cols * width, count * cols * width);
-}
-
-}  // namespace
-
 template <class Exec, class T>
 MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
                                   const PlanInput& input, const Arena<Exec, T>& arena, int dp_rank)
-    : exec_(exec), group_(tp_group) {
+    : exec_(exec), group_(tp_group), rounds_(exec, tp_group, "homes") {
   for (std::vector<int>& specs : homed_groups(stage, input.parallel, dp_rank)) {
     Group group;
     group.specs = std::move(specs);
@@ -37,7 +22,7 @@ MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, cons
   const MatrixIndex index = matrix_index(tensor_specs(input.model), input.optimizer);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    place(group, slots_[g % group_places]);
+    rounds_.place(g, homed_in(group));
     group.first_item = items_.size();
     for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
       const Homed& matrix = homed_[h];
@@ -69,26 +54,7 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput
     }
     group.end_homed = homed_.size();
   }
-  const auto largest = home_slot_elements(stage, input.parallel, dp_rank, group_.rank());
-  for (std::size_t s = 0; s < group_places; ++s) {
-    slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
-    slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);
-  }
-}
-
-template <class Exec, class T>
-void MatrixHomes<Exec, T>::place(Group& group, Slot& slot) {
-  std::size_t begin = 0;
-  for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
-    Homed& matrix = homed_[h];
-    const std::size_t m = matrix.master.extent(0), n = matrix.master.extent(1);
-    matrix.gradient = Matrix<float, Exec>(slot.gradients.data() + begin, m, n);
-    if constexpr (shared)
-      matrix.weight = Matrix<T, Exec>(matrix.master.data(), m, n);
-    else
-      matrix.weight = Matrix<T, Exec>(slot.weights.data() + begin, m, n);
-    begin += aligned_elements(m * n);
-  }
+  rounds_.make_places(home_slot_elements(stage, input.parallel, dp_rank, group_.rank()));
 }
 
 // Makes one message from every holder of shards to every home, and one back, with matrices in the order of the group.
@@ -104,7 +70,8 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
     std::size_t homed = group.first_homed;
     for (const int number : group.specs) {
       const TensorSpec& spec = stage.specs[at(number)];
-      const TensorShard own = tensor_shard(spec, model, tp, me), others = tensor_shard(spec, model, tp, peer);
+      const Rectangle whole = rectangle_of(spec), own = rectangle_of(spec, tensor_shard(spec, model, tp, me)),
+                      others = rectangle_of(spec, tensor_shard(spec, model, tp, peer));
       const auto elements = static_cast<std::size_t>(arena.specs()[at(number)].elements());
       // A shard that several ranks hold comes from the first of them and goes to all; where every rank is a home, each
       // takes its own shard of its own result.
@@ -116,9 +83,9 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
       if (!is_home(stage, number, me)) continue;
       const Homed& matrix = homed_[homed++];
       if (shard_holders(spec, model, tp, peer).first == peer)
-        from_holder.blocks.push_back(shard_block(matrix.gradient.data(), spec, others, sizeof(float)));
-      if (!everywhere) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, others, sizeof(T)));
-      if (everywhere && peer == me) to_holder.blocks.push_back(shard_block(matrix.weight.data(), spec, own, sizeof(T)));
+        from_holder.blocks.push_back(part_block(matrix.gradient.data(), whole, others, sizeof(float)));
+      if (!everywhere) to_holder.blocks.push_back(part_block(matrix.weight.data(), whole, others, sizeof(T)));
+      if (everywhere && peer == me) to_holder.blocks.push_back(part_block(matrix.weight.data(), whole, own, sizeof(T)));
     }
     const auto sent = static_cast<std::int64_t>(peer == me ? 0 : to_holder.bytes());
     group.shards.add({sent, levels.node(peer) == levels.node(me) ? 0 : sent});
@@ -127,8 +94,8 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
     weights_out.push_back(std::move(to_holder));
     weights_in.push_back(std::move(from_home));
   }
-  group.gradients = group_.make_exchange("whole gradients", gradients_out, gradients_in);
-  group.weights = group_.make_exchange("updated shards", weights_out, weights_in);
+  rounds_.add(group_.make_exchange("whole gradients", gradients_out, gradients_in),
+              group_.make_exchange("updated shards", weights_out, weights_in));
 }
 
 template <class Exec, class T>
@@ -165,47 +132,15 @@ void MatrixHomes<Exec, T>::initialise(double range, std::uint64_t seed) {
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
                                   Trace* trace) {
-  if (groups_.empty()) return;
   const std::size_t base = optimizer.matrix_count() - items_.size();
-  start_after(exec_, group_, "homes");
-  groups_[0].gradients->start();
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    Group& group = groups_[g];
-    wait(*group.gradients);
-    if (g + 1 < groups_.size()) groups_[g + 1].gradients->start();
-    {
-      const TraceSpan span(trace, "matrices of group", static_cast<std::int64_t>(g));
-      optimizer.step_matrices(t, factor, gradient_scale, base + group.first_item, base + group.end_item);
-      start_after(exec_, group_, "homes");
-    }
-    group.weights->start();
-    if (g > 0) wait(*groups_[g - 1].weights);
-  }
-  wait(*groups_.back().weights);
-}
-
-template <class Exec, class T>
-void MatrixHomes<Exec, T>::wait(Exchange& exchange) {
-  const SecondsSpent spent(wait_seconds_);
-  exchange.finish_in(queue_of(exec_));
+  rounds_.run(trace, "matrices of group", [&](std::size_t g) {
+    optimizer.step_matrices(t, factor, gradient_scale, base + groups_[g].first_item, base + groups_[g].end_item);
+  });
 }
 
 template <class Exec, class T>
 void MatrixHomes<Exec, T>::publish() {
-  for (Group& group : groups_) publish(group);
-}
-
-template <class Exec, class T>
-void MatrixHomes<Exec, T>::publish(Group& group) {
-  if constexpr (!shared)
-    for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
-      const Homed& matrix = homed_[h];
-      convert<Exec, float, T>(exec_, Vector<const float, Exec>(matrix.master.data(), matrix.master.size()),
-                              Vector<T, Exec>(matrix.weight.data(), matrix.weight.size()));
-    }
-  start_after(exec_, group_, "homes");
-  group.weights->start();
-  group.weights->finish_in(queue_of(exec_));
+  for (std::size_t g = 0; g < groups_.size(); ++g) rounds_.publish(g, homed_in(groups_[g]));
 }
 
 // A home knows of its own matrices alone, whose counters may differ from those of others: all ranks ask.
@@ -220,7 +155,7 @@ CoherenceBytes MatrixHomes<Exec, T>::publish(const std::vector<std::size_t>& mat
   group_.all_reduce(named_.data(), named_.size(), Reduction::max);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (named_[g] == 0) continue;
-    publish(groups_[g]);
+    rounds_.publish(g, homed_in(groups_[g]));
     sent.add(groups_[g].shards);
   }
   return sent;

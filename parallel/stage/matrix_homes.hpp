@@ -1,11 +1,9 @@
 // Matrices under tensor parallelism whose update is that of the whole matrix: one rank of the group is its home (or,
-// with parallel.tp_update = "duplicated", every rank is) and keeps its master weights and state. Group of matrices by
-// group (micro-groups of the plan), shards of gradients travel to the homes in one all-to-all, and shards of updated
-// weights back in another, while the next group's gradients and the last group's weights are under way (Canzona,
-// algorithm 3).
+// with parallel.tp_update = "duplicated", every rank is) and keeps its master weights and state. Rounds
+// (update_rounds.hpp) are the micro-groups of the plan: shards of gradients travel to the homes in one all-to-all, and
+// shards of updated weights back in another.
 #pragma once
-#include <memory>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "core/optimizer/optimizer.hpp"
@@ -13,8 +11,8 @@
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/plan/coherence.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
+#include "parallel/stage/update_rounds.hpp"
 
 namespace sestina {
 
@@ -40,46 +38,35 @@ class MatrixHomes {
   // Returns what this rank sent.
   CoherenceBytes publish(const std::vector<std::size_t>& matrices, std::size_t first);
 
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // waits for exchanges in update
-  std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(groups_.size()); }
+  double take_wait_seconds() { return rounds_.take_wait_seconds(); }  // waits for exchanges in update
+  std::int64_t exchanges_per_step() const { return rounds_.exchanges_per_step(); }
 
  private:
-  struct Homed {  // a matrix whose home this is
+  struct Homed : SentMatrix<Exec, T> {  // a matrix whose home this is
     TensorSpec spec;
     bool saved = true;
-    Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
-    Matrix<float, Exec> gradient;                                                    // lies in its group's slot
-    Matrix<T, Exec> weight;  // lies there too and is sent; the master where T is float
   };
   struct Group {
     std::vector<int> specs;
     std::size_t first_homed = 0, end_homed = 0;  // in homed_
     std::size_t first_item = 0, end_item = 0;    // in items_
-    std::unique_ptr<Exchange> gradients, weights;
-    CoherenceBytes shards;  // bytes that this rank sends to others as a home
-  };
-  // A place for the gradients and weights of one group: those of two groups that follow one another are in memory at a
-  // time.
-  struct Slot {
-    Kokkos::View<float*, typename Exec::memory_space> gradients;
-    Kokkos::View<T*, typename Exec::memory_space> weights;
+    CoherenceBytes shards;                       // bytes that this rank sends to others as a home
   };
   static constexpr bool shared = std::is_same_v<T, float>;
 
   void home_matrices(const StagePlan&, const PlanInput&, int dp_rank);
-  void place(Group&, Slot&);
-  void wait(Exchange&);
+  std::span<Homed> homed_in(const Group& group) {
+    return std::span(homed_).subspan(group.first_homed, group.end_homed - group.first_homed);
+  }
   void make_exchanges(Group&, const StagePlan&, const PlanInput&, const Arena<Exec, T>&);
-  void publish(Group&);
 
   Exec exec_;
   Communicator& group_;
   std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
-  std::vector<double> named_;  // by group, 1 where a home has a matrix to publish
-  Slot slots_[group_places];
-  double wait_seconds_ = 0;
+  std::vector<double> named_;     // by group, 1 where a home has a matrix to publish
+  UpdateRounds<Exec, T> rounds_;  // one for each group
 };
 
 }  // namespace sestina

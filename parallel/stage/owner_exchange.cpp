@@ -234,13 +234,10 @@ WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const
     std::vector<std::vector<Block>> owned(static_cast<std::size_t>(group.size()));
     for (const int spec : layout.specs) {
       const auto i = static_cast<std::size_t>(spec);
-      const std::size_t row = arena.row_bytes(i);
       for (int rank = 0; rank < group.size(); ++rank) {
         const OwnedRows rows = owned_rows(stage, all, spec, arena.specs()[i], members.first + rank * members.step);
         if (rows.begin == rows.end) continue;
-        owned[static_cast<std::size_t>(rank)].push_back(
-            block_of(static_cast<char*>(arena.computed_with(i)) + static_cast<std::size_t>(rows.begin) * row,
-                     static_cast<std::size_t>(rows.end - rows.begin) * row));
+        owned[static_cast<std::size_t>(rank)].push_back(block_of_rows<Exec, T>(arena, i, rows));
       }
     }
     buckets_.push_back({layout.block, make_gather(group, "weights", owned), false});

@@ -107,6 +107,14 @@ class GradientReduce {
   std::vector<int> turn_;  // by bucket: the place of its gradients; empty: one of its own
 };
 
+// Returns the rows of tensor i, as they are computed with, that a rank owns.
+template <class Exec, class T>
+Block block_of_rows(const Arena<Exec, T>& arena, std::size_t i, const OwnedRows& rows) {
+  const std::size_t row = arena.row_bytes(i);
+  return block_of(static_cast<char*>(arena.computed_with(i)) + static_cast<std::size_t>(rows.begin) * row,
+                  static_cast<std::size_t>(rows.end - rows.begin) * row);
+}
+
 // Updated weights travel from their owners to all ranks in a variable all-gather, bucket by bucket, under the next
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
 // staged. Weights that take turns come block by block instead (block_gather.hpp).

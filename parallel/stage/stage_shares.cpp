@@ -5,41 +5,14 @@
 
 #include "core/model/initialise.hpp"
 #include "core/optimizer/base/own_blocks.hpp"
-#include "kernels/base/threads.hpp"
 #include "parallel/comm/device_communicator.hpp"
-#include "parallel/comm/stream_order.hpp"
-#include "parallel/plan/shard_layout.hpp"
+#include "parallel/stage/rectangle.hpp"
 
 namespace sestina {
 namespace {
 
-// A rectangle of a matrix, [row, row_end) x [col, col_end).
-struct Rectangle {
-  std::int64_t row = 0, row_end = 0, col = 0, col_end = 0;
-  bool is_empty() const { return row >= row_end || col >= col_end; }
-};
-
 Rectangle rectangle_of(const MatrixShare& share) {
   return {share.row_begin, share.row_end, share.col_begin, share.col_end};
-}
-Rectangle rectangle_of(const TensorSpec& whole, const TensorShard& shard) {
-  if (shard.cut == TensorShard::Cut::cols) return {0, whole.rows, shard.begin, shard.end};
-  return {shard.begin, shard.end, 0, whole.cols};
-}
-Rectangle common_part(const Rectangle& a, const Rectangle& b) {
-  return {std::max(a.row, b.row), std::min(a.row_end, b.row_end), std::max(a.col, b.col),
-          std::min(a.col_end, b.col_end)};
-}
-
-// Returns the block of a part inside memory that holds `whole` without padding, elements of that many bytes.
-Block part_block(void* data, const Rectangle& whole, const Rectangle& part, std::size_t width) {
-  const auto ld = static_cast<std::size_t>(whole.col_end - whole.col),
-             cols = static_cast<std::size_t>(part.col_end - part.col),
-             rows = static_cast<std::size_t>(part.row_end - part.row),
-             first =
-                 static_cast<std::size_t>(part.row - whole.row) * ld + static_cast<std::size_t>(part.col - whole.col);
-  char* const begin = static_cast<char*>(data) + first * width;
-  return cols == ld ? block_of(begin, rows * cols * width) : Block{begin, rows, cols * width, ld * width};
 }
 
 std::vector<Message> one_message_each(std::map<int, std::vector<Block>>& blocks) {
@@ -48,23 +21,25 @@ std::vector<Message> one_message_each(std::map<int, std::vector<Block>>& blocks)
   return all;
 }
 
+// Returns a group of all ranks by itself, in the memory that they compute in.
+template <class Exec>
+std::unique_ptr<Communicator> group_of_shares(Communicator& all, int color) {
+  std::unique_ptr<Communicator> group = all.split(color, all.rank());
+  return is_host<Exec> ? std::move(group) : on_device(std::move(group));
+}
+
 }  // namespace
 
 template <class Exec, class T>
 StageShares<Exec, T>::StageShares(const Exec& exec, Communicator& all, const StagePlan& stage, const PlanInput& input,
                                   const Arena<Exec, T>& arena, double* nonfinite)
-    : exec_(exec), all_(all.split(0, all.rank())), optimizer_(input.optimizer) {
-  if (!is_host<Exec>) all_ = on_device(std::move(all_));
+    : exec_(exec), all_(group_of_shares<Exec>(all, 0)), optimizer_(input.optimizer), exchanges_(exec, *all_, "shares") {
   make_groups(all, stage);
   const std::vector<std::size_t> rounds = share_rounds(stage, input.parallel);
   hold(stage, rounds);
-  const auto largest = share_places(stage, input.parallel, all_->rank());
-  for (std::size_t s = 0; s < group_places; ++s) {
-    slots_[s].gradients = decltype(slots_[s].gradients)("sestina::whole_gradients", largest[s]);
-    slots_[s].weights = decltype(slots_[s].weights)("sestina::whole_weights", shared ? 0 : largest[s]);
-  }
+  exchanges_.make_places(share_places(stage, input.parallel, all_->rank()));
   for (std::size_t r = 0; r < rounds_.size(); ++r) {
-    place(rounds_[r], slots_[r % group_places]);
+    exchanges_.place(r, held_in(rounds_[r]));
     make_exchanges(rounds_[r], stage, rounds[r], rounds[r + 1], input, arena);
   }
   add_items(stage, input);
@@ -84,8 +59,7 @@ template <class Exec, class T>
 void StageShares<Exec, T>::make_groups(Communicator& all, const StagePlan& stage) {
   for (const MatrixShare& share : stage.shares) {
     if (share.ranks == 1 || groups_.count(share.ranks) > 0) continue;
-    std::unique_ptr<Communicator> group = all.split(all.rank() / share.ranks, all.rank());
-    if (!is_host<Exec>) group = on_device(std::move(group));
+    std::unique_ptr<Communicator> group = group_of_shares<Exec>(all, all.rank() / share.ranks);
     sums_.emplace(share.ranks, *group);
     groups_[share.ranks] = std::move(group);
   }
@@ -99,28 +73,15 @@ void StageShares<Exec, T>::hold(const StagePlan& stage, const std::vector<std::s
     for (std::size_t i = rounds[r]; i < rounds[r + 1]; ++i) {
       const MatrixShare& share = stage.shares[i];
       if (share.rank != all_->rank()) continue;
-      Held held{share, stage.specs[at(share.spec)], {}, {}, {}};
+      Held held;
+      held.share = share;
+      held.spec = stage.specs[at(share.spec)];
       held.master = decltype(held.master)("sestina::master", static_cast<std::size_t>(share.rows()),
                                           static_cast<std::size_t>(share.cols()));
       held_.push_back(held);
     }
     round.end_held = held_.size();
     rounds_.push_back(std::move(round));
-  }
-}
-
-template <class Exec, class T>
-void StageShares<Exec, T>::place(Round& round, Slot& slot) {
-  std::size_t begin = 0;
-  for (std::size_t h = round.first_held; h < round.end_held; ++h) {
-    Held& held = held_[h];
-    const std::size_t m = held.master.extent(0), n = held.master.extent(1);
-    held.gradient = Matrix<float, Exec>(slot.gradients.data() + begin, m, n);
-    if constexpr (shared)
-      held.weight = Matrix<T, Exec>(held.master.data(), m, n);
-    else
-      held.weight = Matrix<T, Exec>(slot.weights.data() + begin, m, n);
-    begin += aligned_elements(m * n);
   }
 }
 
@@ -167,8 +128,8 @@ OwnedMatrix<Exec> StageShares<Exec, T>::part_of_share(const Held& held, const Ma
 // shares in the order of the plan. A shard that several tensor-parallel ranks hold comes from the first of them and
 // goes to all.
 template <class Exec, class T>
-void StageShares<Exec, T>::make_exchanges(Round& round, const StagePlan& stage, std::size_t begin, std::size_t end,
-                                          const PlanInput& input, const Arena<Exec, T>& arena) {
+void StageShares<Exec, T>::make_exchanges(const Round& round, const StagePlan& stage, std::size_t begin,
+                                          std::size_t end, const PlanInput& input, const Arena<Exec, T>& arena) {
   const int tp = input.parallel.tp, me = all_->rank();
   Blocks gradients_out, gradients_in, weights_out, weights_in;
   std::size_t next = round.first_held;
@@ -195,18 +156,18 @@ void StageShares<Exec, T>::make_exchanges(Round& round, const StagePlan& stage, 
       weights_out[holder].push_back(part_block(held->weight.data(), whole, part, sizeof(T)));
     }
   }
-  round.gradients =
-      all_->make_exchange("gradients of shares", one_message_each(gradients_out), one_message_each(gradients_in));
-  round.weights = all_->make_exchange("updated shares", one_message_each(weights_out), one_message_each(weights_in));
+  exchanges_.add(
+      all_->make_exchange("gradients of shares", one_message_each(gradients_out), one_message_each(gradients_in)),
+      all_->make_exchange("updated shares", one_message_each(weights_out), one_message_each(weights_in)));
 }
 
 template <class Exec, class T>
 OwnedTensor<Exec, T> StageShares<Exec, T>::Held::tensor() const {
   OwnedTensor<Exec, T> owned;
   owned.spec = spec;
-  owned.gradient = Vector<const float, Exec>(gradient.data(), gradient.size());
-  owned.master = Vector<float, Exec>(master.data(), master.size());
-  if constexpr (!shared) owned.weight = Vector<T, Exec>(weight.data(), weight.size());
+  owned.gradient = Vector<const float, Exec>(this->gradient.data(), this->gradient.size());
+  owned.master = Vector<float, Exec>(this->master.data(), this->master.size());
+  if constexpr (!shared) owned.weight = Vector<T, Exec>(this->weight.data(), this->weight.size());
   owned.sharded = share.ranks > 1;
   owned.row_begin = share.row_begin;
   owned.row_end = share.row_end;
@@ -266,43 +227,17 @@ void StageShares<Exec, T>::initialise(double range, std::uint64_t seed) {
 template <class Exec, class T>
 void StageShares<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
                                   Trace* trace) {
-  if (rounds_.empty()) return;
   const std::size_t base = optimizer.matrix_count() - items_.size();
-  start_after(exec_, *all_, "shares");
-  rounds_[0].gradients->start();
-  for (std::size_t r = 0; r < rounds_.size(); ++r) {
-    Round& round = rounds_[r];
-    wait(*round.gradients);
-    if (r + 1 < rounds_.size()) rounds_[r + 1].gradients->start();
-    {
-      const TraceSpan span(trace, "shares of round", static_cast<std::int64_t>(r));
-      together_->step(exec_, t, factor, gradient_scale, round.first_together, round.end_together);
-      optimizer.step_matrices(t, factor, gradient_scale, base + round.first_item, base + round.end_item);
-      start_after(exec_, *all_, "shares");
-    }
-    round.weights->start();
-    if (r > 0) wait(*rounds_[r - 1].weights);
-  }
-  wait(*rounds_.back().weights);
-}
-
-template <class Exec, class T>
-void StageShares<Exec, T>::wait(Exchange& exchange) {
-  const SecondsSpent spent(wait_seconds_);
-  exchange.finish_in(queue_of(exec_));
+  exchanges_.run(trace, "shares of round", [&](std::size_t r) {
+    const Round& round = rounds_[r];
+    together_->step(exec_, t, factor, gradient_scale, round.first_together, round.end_together);
+    optimizer.step_matrices(t, factor, gradient_scale, base + round.first_item, base + round.end_item);
+  });
 }
 
 template <class Exec, class T>
 void StageShares<Exec, T>::publish() {
-  for (Round& round : rounds_) {
-    if constexpr (!shared)
-      for (std::size_t h = round.first_held; h < round.end_held; ++h)
-        convert<Exec, float, T>(exec_, Vector<const float, Exec>(held_[h].master.data(), held_[h].master.size()),
-                                Vector<T, Exec>(held_[h].weight.data(), held_[h].weight.size()));
-    start_after(exec_, *all_, "shares");
-    round.weights->start();
-    round.weights->finish_in(queue_of(exec_));
-  }
+  for (std::size_t r = 0; r < rounds_.size(); ++r) exchanges_.publish(r, held_in(rounds_[r]));
 }
 
 template <class Exec, class T>

@@ -1,10 +1,10 @@
 // Matrices that are updated in shares on the ranks of a stage (parallel.partition = "groups",
-// parallel/plan/matrix_groups.hpp). Round by round, sums of gradients travel from the data-parallel rank that has them,
-// with all its tensor-parallel shards, to the ranks of the shares, and updated shares back, while the next round's
-// gradients and the last round's weights are under way.
+// parallel/plan/matrix_groups.hpp). Round by round (update_rounds.hpp), sums of gradients travel from the data-parallel
+// rank that has them, with all its tensor-parallel shards, to the ranks of the shares, and updated shares back.
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +16,7 @@
 #include "parallel/comm/tensor_group.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/plan/matrix_groups.hpp"
+#include "parallel/stage/update_rounds.hpp"
 
 namespace sestina {
 
@@ -42,41 +43,34 @@ class StageShares {
   // Sends the shares of master weights that were written to all ranks that compute with them.
   void publish();
 
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }  // waits for exchanges in update
-  std::int64_t exchanges_per_step() const { return 2 * static_cast<std::int64_t>(rounds_.size()); }
+  double take_wait_seconds() { return exchanges_.take_wait_seconds(); }  // waits for exchanges in update
+  std::int64_t exchanges_per_step() const { return exchanges_.exchanges_per_step(); }
   std::int64_t sums_per_step() const { return together_->sums_per_step(); }
   void complete();  // see Communicator
 
  private:
-  struct Held {  // a share of this rank
+  struct Held : SentMatrix<Exec, T> {  // a share of this rank
     MatrixShare share;
-    TensorSpec spec;                                                                 // of the whole matrix
-    Kokkos::View<float**, Kokkos::LayoutRight, typename Exec::memory_space> master;  // (rows, cols)
-    Matrix<float, Exec> gradient;                                                    // lies in its round's slot
-    Matrix<T, Exec> weight;  // lies there too and is sent; the master where T is float
+    TensorSpec spec;  // of the whole matrix
     OwnedTensor<Exec, T> tensor() const;
   };
   struct Round {
     std::size_t first_held = 0, end_held = 0;          // in held_
     std::size_t first_item = 0, end_item = 0;          // in items_
     std::size_t first_together = 0, end_together = 0;  // of the shards that ranks update together
-    std::unique_ptr<Exchange> gradients, weights;
-  };
-  struct Slot {  // the gradients and weights of one round: those of two that follow one another are in memory
-    Kokkos::View<float*, typename Exec::memory_space> gradients;
-    Kokkos::View<T*, typename Exec::memory_space> weights;
   };
   using Blocks = std::map<int, std::vector<Block>>;  // by peer
   static constexpr bool shared = std::is_same_v<T, float>;
 
   void make_groups(Communicator& all, const StagePlan&);
   void hold(const StagePlan&, const std::vector<std::size_t>& rounds);
-  void place(Round&, Slot&);
+  std::span<Held> held_in(const Round& round) {
+    return std::span(held_).subspan(round.first_held, round.end_held - round.first_held);
+  }
   void add_items(const StagePlan&, const PlanInput&);
   static OwnedMatrix<Exec> part_of_share(const Held&, const MatrixPart&);
-  void make_exchanges(Round&, const StagePlan&, std::size_t begin, std::size_t end, const PlanInput&,
+  void make_exchanges(const Round&, const StagePlan&, std::size_t begin, std::size_t end, const PlanInput&,
                       const Arena<Exec, T>&);
-  void wait(Exchange&);
 
   Exec exec_;
   std::unique_ptr<Communicator> all_;
@@ -89,8 +83,7 @@ class StageShares {
   std::map<std::string, std::pair<TensorSpec, SeparatePart>>
       blocks_;  // items that are blocks, by name: of which matrix
   std::unique_ptr<ShardedMuon<Exec, T>> together_;
-  Slot slots_[group_places];
-  double wait_seconds_ = 0;
+  UpdateRounds<Exec, T> exchanges_;  // of rounds_
 };
 
 }  // namespace sestina
