@@ -41,6 +41,17 @@ Json read_records(const std::string& file) {
   return records.is_object() ? records : Json::object();
 }
 
+Speed record_in(const Json& records, const std::string& set_up) {
+  const auto found = records.find(set_up);
+  return found != records.end() && found->is_object() ? speed_of(*found) : Speed();
+}
+
+Speed best_of(const Speed& a, const Speed& b) {
+  Speed best;
+  for (const Rate& rate : rates) best.*rate.value = std::max(a.*rate.value, b.*rate.value);
+  return best;
+}
+
 double median_of(const std::vector<RankSpeed>& ranks, const Rate& rate) {
   std::vector<double> values;
   for (const RankSpeed& rank : ranks) values.push_back(rank.now.*rate.value);
@@ -74,17 +85,11 @@ std::vector<std::string> slow_lines(const std::vector<RankSpeed>& ranks) {
   return lines;
 }
 
-Speed read_record(const std::string& file, const std::string& set_up) {
-  const Json records = read_records(file);
-  const auto found = records.find(set_up);
-  return found != records.end() && found->is_object() ? speed_of(*found) : Speed();
-}
+Speed read_record(const std::string& file, const std::string& set_up) { return record_in(read_records(file), set_up); }
 
 bool raise_record(const std::string& file, const std::string& set_up, const Speed& now) {
   Json records = read_records(file);
-  Speed best = read_record(file, set_up);
-  for (const Rate& rate : rates) best.*rate.value = std::max(best.*rate.value, now.*rate.value);
-  records[set_up] = to_json(best);
+  records[set_up] = to_json(best_of(record_in(records, set_up), now));
   try {
     fs::create_directories(fs::path(file).parent_path());
     write_output_file(file, records.dump(2) + "\n");
@@ -118,9 +123,11 @@ std::vector<RankSpeed> check_speed(RunOptions::Space space, Runtime& runtime) {
     const Json json = Json::parse(text);
     all.push_back({json["host"], speed_of(json["now"]), speed_of(json["record"])});
   }
-  if (runtime.is_first_of_node() && !file.empty())
-    for (const RankSpeed& rank : all)
-      if (rank.host == own.host) raise_record(file, set_up, rank.now);
+  if (!runtime.is_first_of_node() || file.empty()) return all;
+  Speed best;
+  for (const RankSpeed& rank : all)
+    if (rank.host == own.host) best = best_of(best, rank.now);
+  raise_record(file, set_up, best);
   return all;
 }
 
