@@ -112,14 +112,13 @@ struct ModelConfig {
   bool norm_topk_prob = false;                            // the chosen probabilities of a token sum to 1
   double router_aux_loss_coef = 0;                        // of the load-balancing loss
   double router_z_loss_coef = 0;                          // of the mean squared log-sum-exp of router logits
-  double router_bias_rate = 0;  // per update, of a bias that only choices see and that balances loads; 0: none
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }
   bool has_experts() const { return num_experts > 0; }
-  bool head_norms() const {
+  bool head_norms() const {  // of q, k by head
     return family == Family::qwen3 || family == Family::qwen3_moe || (family == Family::gpt && qk_norm);
-  }                                                                             // of q, k by head
+  }
   bool query_norms() const { return head_norms() || family == Family::olmo2; }  // whether q and k have norms
   bool layer_norms() const { return family == Family::gpt && norm == Norm::layernorm; }
   bool gated() const { return family != Family::gpt; }  // SwiGLU (gate, up, down), or (up, down)

@@ -7,6 +7,7 @@
 #include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/model/rope_table.hpp"
+#include "regression/unit/core/read_model.hpp"
 #include "sestina_test_paths.hpp"
 
 namespace sestina {
@@ -214,19 +215,6 @@ TEST(Rope, ScalesLowFrequenciesOnly) {
     EXPECT_LT(scaled[i + 1], scaled[i]);
     EXPECT_LE(scaled[i], plain[i]);
   }
-}
-
-ModelConfig read_model(const std::string& toml) {
-  Deck deck;
-  deck.add_text("[model]\n" + toml, "deck", ".");
-  const ModelConfig c = ModelConfig::read(deck);
-  deck.finish();
-  Deck again;
-  again.add_text(deck.dump(), "dump", ".");
-  const ModelConfig back = ModelConfig::read(again);
-  again.finish();
-  EXPECT_EQ(back.to_hf_json(), c.to_hf_json()) << deck.dump();
-  return c;
 }
 
 TEST(ModelDeck, PresetWithKeysBesideIt) {

@@ -8,6 +8,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "regression/unit/core/read_model.hpp"
 
 namespace sestina {
 namespace {
@@ -31,24 +32,16 @@ std::string errors_of(const std::string& model, const std::string& others = "") 
   return "";
 }
 
-ModelConfig mixture_of(const std::string& model) {
-  Deck deck;
-  deck.add_text("[model]\n" + model, "deck", ".");
-  const ModelConfig c = ModelConfig::read(deck);
-  deck.finish();
-  return c;
-}
-
 TEST(ExpertKeys, DescribeAMixture) {
   const std::string experts = "num_experts = 8\nnum_experts_per_tok = 2\n";
-  const ModelConfig q = mixture_of("family = \"qwen3_moe\"\nmoe_intermediate_size = 24\n" + experts + mixture_sizes);
+  const ModelConfig q = read_model("family = \"qwen3_moe\"\nmoe_intermediate_size = 24\n" + experts + mixture_sizes);
   EXPECT_EQ(q.num_experts, 8);
   EXPECT_EQ(q.num_experts_per_tok, 2);
   EXPECT_EQ(q.moe_intermediate_size, 24);
   EXPECT_TRUE(q.norm_topk_prob);
   EXPECT_EQ(q.router_aux_loss_coef, 0);
   EXPECT_TRUE(q.head_norms());
-  const ModelConfig m = mixture_of("family = \"mixtral\"\nintermediate_size = 40\n" + experts + mixture_sizes);
+  const ModelConfig m = read_model("family = \"mixtral\"\nintermediate_size = 40\n" + experts + mixture_sizes);
   EXPECT_EQ(m.moe_intermediate_size, 40);
   EXPECT_EQ(m.rope_theta, 1e6);
   EXPECT_FALSE(m.query_norms());
