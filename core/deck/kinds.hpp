@@ -84,6 +84,10 @@ struct MatrixOptions {
   // is at the latest (eager).
   std::int64_t refresh_staleness = 0;
   bool refresh_eager = false;
+  // every = "drift": a side is refreshed once its factor, in the basis in use, is this far from diagonal (0: by
+  // period).
+  double refresh_drift = 0;
+  bool snapshot_bf16 = false;      // copies of factors for workers are kept in bf16
   std::uint64_t run_seed = 0;      // seed of random rounding
   UpdateRules rules;               // what becomes of its update
   UpdateSchedule schedule;         // numbers that change with the updates

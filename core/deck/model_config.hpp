@@ -32,13 +32,16 @@ struct LinearOptions {
   std::int64_t shards = 1, first_shard = 0;
   bool even = false;       // cnp = "even"
   double lr_factor = 0.5;  // factor on the learning rate of the rotations
-  enum class Init { normalized, gaussian } init = Init::normalized;
+  enum class Init { normalized, gaussian, uniform_spectrum } init = Init::normalized;
   std::int64_t group_size = 256;  // weights that share a scale (xq)
   bool zero_in_range = true;      // the range of their codes includes 0; false: the published rule
   bool dense_if_indivisible = false;
   bool eps_on_corrected = true;                               // false, as published: added to the uncorrected root
   std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates after a merge; last update that has a warm-up
   double clip_start_ratio = 0;                                // part of train.clip_norm, right after a merge
+
+  double merge_norm_bound = 0;    // largest spectral norm of a Q, above which its layer merges early; 0: none
+  bool merge_by_workers = false;  // products of merges are made by host workers, next to the passes
 
   // lora
   std::int64_t rank = 8;

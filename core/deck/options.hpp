@@ -153,6 +153,8 @@ struct OptimizerOptions {
   std::vector<OptimizerGroup> group;
   int state_bits = 32;             // bits of AdamW's moments of matrices
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
+  // The places of moments and of master weights between their uses; budgets and store are those of `refresh`.
+  Tier state_tier = Tier::device, master_tier = Tier::device;
   // Returns the threads in addition to those that compute; none where results are not late.
   int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
