@@ -18,7 +18,7 @@ enum class Bf16Way : std::uint8_t {
   tiles,         // AMX
   dot_products,  // AVX-512 with bf16
   emulated,      // by the library, without instructions for it
-  widened        // stored in bf16, multiplied in fp32 (widened_product.hpp)
+  widened        // stored in bf16, multiplied in fp32 (packed_product.hpp)
 };
 
 // Returns the way of this process: the processor's own instructions where it has them (and ONEDNN_MAX_CPU_ISA allows

@@ -21,7 +21,27 @@ using host::GemmTypes;
 using host::Operands;
 using host::Product;
 
-constexpr std::int64_t tile_size = product_tile;
+// The tiles of a deterministic product, whose shape is that of the product's alone, so that the bits do not depend on
+// the threads. Rows of activations (A as it is) are cut at multiples of product_tile, however many there are: a
+// position has the same bits in any window (core/decoder.hpp). Gradients of weights (A transposed) have few rows and
+// columns and long sums: smaller tiles give all threads some.
+struct Tiles {
+  std::int64_t rows = product_tile, cols = product_tile, across = 0, count = 0;
+};
+Tiles tiles_of(const Product& p) {
+  constexpr std::int64_t enough = 16, least = 64;
+  Tiles tiles;
+  const auto cut = [&] {
+    tiles.across = (p.n + tiles.cols - 1) / tiles.cols;
+    tiles.count = tiles.across * ((p.m + tiles.rows - 1) / tiles.rows);
+  };
+  cut();
+  while (p.op_a == Op::transpose && tiles.count < enough && std::max(tiles.rows, tiles.cols) > least) {
+    (tiles.rows < tiles.cols ? tiles.cols : tiles.rows) /= 2;
+    cut();
+  }
+  return tiles;
+}
 
 // A symmetric result is computed in column strips, from the diagonal down: little above the diagonal is computed, and a
 // library packs each strip of B once. Measured on Zen 4 with oneDNN, a strip of 96 columns is best in bf16 from 192 to
@@ -162,19 +182,23 @@ struct Gemm<Exec>::State {
     Product part = p;
     part.m = piece.rows;
     part.n = piece.cols;
-    lane.run(part, tile_operands(p, x, piece.row, piece.col));
+    const Operands operands = tile_operands(p, x, piece.row, piece.col);
+    if (!lane.run_packed(part, operands)) lane.run(part, operands);
   }
 
-  static std::int64_t tiles(const Product& p) {
-    return (p.n + tile_size - 1) / tile_size * ((p.m + tile_size - 1) / tile_size);
+  static void run_tile(host::Library& lane, const Product& p, const Operands& x, const Tiles& tiles,
+                       std::int64_t tile) {
+    const std::int64_t row = tile / tiles.across * tiles.rows, col = tile % tiles.across * tiles.cols;
+    run_piece(lane, p, x, {row, col, std::min(tiles.rows, p.m - row), std::min(tiles.cols, p.n - col)});
   }
-  static void run_tile(host::Library& lane, const Product& p, const Operands& x, std::int64_t tile) {
-    const std::int64_t cols = (p.n + tile_size - 1) / tile_size;
-    const std::int64_t row = tile / cols * tile_size, col = tile % cols * tile_size;
-    run_piece(lane, p, x, {row, col, std::min(tile_size, p.m - row), std::min(tile_size, p.n - col)});
-  }
-  void run_tiles(const Product& p, const Operands& x) {
-    on_lanes(tiles(p), [&](host::Library& lane, std::int64_t tile) { run_tile(lane, p, x, tile); });
+  // Runs a product whose bits do not depend on the threads: by sums that do not either, or in fixed tiles.
+  void run_fixed(const Product& p, const Operands& x) {
+    {
+      const ThreadCount all(threads_of(exec));
+      if (lanes[0].run_packed(p, x)) return;
+    }
+    const Tiles tiles = tiles_of(p);
+    on_lanes(tiles.count, [&](host::Library& lane, std::int64_t tile) { run_tile(lane, p, x, tiles, tile); });
   }
 
   // Runs `count` products of one shape; operands(i) are those of product i.
@@ -186,7 +210,9 @@ struct Gemm<Exec>::State {
     }
     on_lanes(count, [&](host::Library& lane, std::int64_t i) {
       if (!deterministic) return lane.run(p, operands(i));
-      for (std::int64_t tile = 0; tile < tiles(p); ++tile) run_tile(lane, p, operands(i), tile);
+      if (lane.run_packed(p, operands(i))) return;
+      const Tiles tiles = tiles_of(p);
+      for (std::int64_t tile = 0; tile < tiles.count; ++tile) run_tile(lane, p, operands(i), tiles, tile);
     });
   }
 
@@ -209,7 +235,7 @@ struct Gemm<Exec>::State {
   }
 
   void run(const Product& p, const Operands& x) {
-    if (deterministic) return run_tiles(p, x);
+    if (deterministic) return run_fixed(p, x);
     const ThreadCount all(threads_of(exec));
     lanes[0].run(p, x);
   }

@@ -41,6 +41,10 @@ class Library {
 
   void run(const Product&, const Operands&);
 
+  // Runs a product of the program itself (packed_product.hpp), whose bits depend on its operands and k alone: neither
+  // on threads nor on the part of a larger product that it is. False: there is none for these types on this processor.
+  bool run_packed(const Product&, const Operands&);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

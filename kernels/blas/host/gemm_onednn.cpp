@@ -14,7 +14,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
 #include "kernels/blas/host/gemm_host.hpp"
-#include "kernels/blas/host/widened_product.hpp"
+#include "kernels/blas/host/packed_product.hpp"
 #include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
@@ -35,9 +35,11 @@ bool uses(dnnl::cpu_isa set) {
 }
 
 VectorLevel vector_level() {
-  return uses(dnnl::cpu_isa::avx512_core) ? VectorLevel::avx512
-         : uses(dnnl::cpu_isa::avx2)      ? VectorLevel::avx2
-                                          : VectorLevel::any;
+  return uses(dnnl::cpu_isa::avx512_core_amx)    ? VectorLevel::amx
+         : uses(dnnl::cpu_isa::avx512_core_bf16) ? VectorLevel::avx512_bf16
+         : uses(dnnl::cpu_isa::avx512_core)      ? VectorLevel::avx512
+         : uses(dnnl::cpu_isa::avx2)             ? VectorLevel::avx2
+                                                 : VectorLevel::any;
 }
 
 memory::desc describe(memory::data_type type, Op op, std::int64_t rows, std::int64_t cols, std::int64_t leading) {
@@ -51,6 +53,7 @@ struct Prepared {
   dnnl::primitive primitive;
   memory a, b, c, scratch, scale;
   std::array<dnnl_exec_arg_t, 5> arguments;
+  bool is_packed_gemm = false;  // oneDNN has no better way for it
 };
 
 // Returns whether the packed GEMM ("gemm:jit") is the faster of oneDNN's two ways. It beats the batch-reduced one
@@ -63,9 +66,13 @@ bool prefers_packed(const Product& p) {
   return p.n >= large && p.k >= large && !tiles;
 }
 
+bool is_packed_gemm(const dnnl::matmul::primitive_desc& desc) {
+  return std::string_view(desc.impl_info_str()).substr(0, 4) == "gemm";
+}
+
 // Moves to the packed GEMM if oneDNN offers it for this product.
 void choose_packed(dnnl::matmul::primitive_desc& desc, const dnnl::matmul::primitive_desc& first) {
-  while (std::string_view(desc.impl_info_str()).substr(0, 4) != "gemm")
+  while (!is_packed_gemm(desc))
     if (!desc.next_impl()) {
       desc = first;
       return;
@@ -147,6 +154,7 @@ struct Primitives {
     const dnnl::matmul::primitive_desc desc = make_matmul(product, engine);
     auto made = std::make_unique<Prepared>();
     made->product = product;
+    made->is_packed_gemm = is_packed_gemm(desc);
     made->primitive = dnnl::matmul(desc);
     made->a = memory(desc.src_desc(), engine, DNNL_MEMORY_NONE);
     made->b = memory(desc.weights_desc(), engine, DNNL_MEMORY_NONE);
@@ -215,7 +223,7 @@ Bf16Way faster_way() {
   const std::vector<std::uint16_t> a(n * n, 0x3f80), b(n * n, 0x3f80);  // bf16 ones
   std::vector<std::uint16_t> c(n * n);
   const Operands operands{1, a.data(), b.data(), c.data()};
-  WidenedProducts widened(vector_level());
+  PackedProducts widened(VectorLevel::avx512);
   const ThreadCount one(1);
   const double emulated = shortest([&] { primitives.run(product, operands); }),
                wide = shortest([&] { widened.run(product, operands); });
@@ -226,7 +234,13 @@ Bf16Way faster_way() {
 
 struct Library::State {
   Primitives primitives;
-  WidenedProducts widened{vector_level()};
+  PackedProducts packed{vector_level()};
+
+  // Returns whether oneDNN has its AMX kernels for other bf16 products, but not for this one. Those of oneDNN 2.6 want
+  // C, and A where it is transposed, without gaps between rows; the packed GEMM takes twice their time.
+  bool is_slow(const Product& p) {
+    return uses(dnnl::cpu_isa::avx512_core_amx) && packed.has_bf16() && primitives.find(p).is_packed_gemm;
+  }
 };
 
 Library::Library() : state_(std::make_unique<State>()) {}
@@ -236,11 +250,18 @@ Library::Library(Library&&) noexcept = default;
 void Library::run(const Product& p, const Operands& x) {
   if (p.types == GemmTypes::f64) {
     blas_gemm(p, x.alpha, static_cast<const double*>(x.a), static_cast<const double*>(x.b), static_cast<double*>(x.c));
-  } else if (p.types != GemmTypes::f32 && bf16_way() == Bf16Way::widened) {
-    state_->widened.run(p, x);
+  } else if (p.types != GemmTypes::f32 && (bf16_way() == Bf16Way::widened || state_->is_slow(p))) {
+    state_->packed.run(p, x);
   } else {
     state_->primitives.run(p, x);
   }
+}
+
+bool Library::run_packed(const Product& p, const Operands& x) {
+  const bool is_bf16 = p.types == GemmTypes::bf16 || p.types == GemmTypes::bf16_to_f32;
+  if (!is_bf16 || bf16_way() == Bf16Way::emulated) return false;
+  state_->packed.run(p, x);
+  return true;
 }
 
 const char* library_instruction_set() {

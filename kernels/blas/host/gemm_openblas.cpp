@@ -1,6 +1,6 @@
 // Host products in a build without oneDNN: CBLAS in float and double; bf16 is widened to float while it is packed.
 #include "kernels/blas/host/gemm_host.hpp"
-#include "kernels/blas/host/widened_product.hpp"
+#include "kernels/blas/host/packed_product.hpp"
 #include "kernels/blas/instruction_set.hpp"
 
 namespace sestina {
@@ -20,7 +20,7 @@ const char* library_instruction_set() {
 }
 
 struct Library::State {
-  WidenedProducts widened;
+  PackedProducts packed{VectorLevel::avx512};
 };
 
 Library::Library() : state_(std::make_unique<State>()) {}
@@ -37,8 +37,14 @@ void Library::run(const Product& p, const Operands& x) {
                        static_cast<double*>(x.c));
     case GemmTypes::bf16:
     case GemmTypes::bf16_to_f32:
-      return state_->widened.run(p, x);
+      return state_->packed.run(p, x);
   }
+}
+
+bool Library::run_packed(const Product& p, const Operands& x) {
+  if (p.types != GemmTypes::bf16 && p.types != GemmTypes::bf16_to_f32) return false;
+  state_->packed.run(p, x);
+  return true;
 }
 
 }  // namespace host
