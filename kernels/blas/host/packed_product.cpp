@@ -14,9 +14,12 @@
 namespace sestina::host {
 namespace {
 
-// Elements of k in a packed panel: a panel of B (256 x 24 floats with AVX2, 256 x 32 bf16 with AMX) stays in the
-// first-level cache.
+// Elements of k that are multiplied at a time: so much of a panel of B (256 x 24 floats with AVX2, 256 x 32 bf16 with
+// AMX) stays in the first-level cache.
 constexpr std::int64_t depth = 256;
+// Elements of B that are packed before they are multiplied, so that they stay in the second-level cache, and the
+// largest number of k among them.
+constexpr std::int64_t packed_elements = std::int64_t{1} << 19, most_depth = 2048;
 // Rows of A that one item of work takes: at most 128 kB packed, which stay in the second-level cache.
 constexpr std::int64_t item_rows = 128;
 // Size of a block of C, whose packed panels all threads share. More threads take more rows, so that each has some.
@@ -82,28 +85,57 @@ struct Work {
 
   std::int64_t bytes_a(std::int64_t k) const { return k * kernel.rows * packed_bytes(kernel.a); }  // of a panel
   std::int64_t bytes_b(std::int64_t k) const { return k * kernel.cols * packed_bytes(kernel.b); }
+
+  // Returns whether the kernel reads a panel of A where it lies: whole rows of whole steps. Rows that are multiples of
+  // 4 kB apart share a place in the first-level cache, and are packed.
+  bool in_place(const Block& block, const Pass& pass, std::int64_t panel) const {
+    return kernel.a == Packing::rows && product.op_a == Op::none && pass.k == pass.filled &&
+           (panel + 1) * kernel.rows <= block.rows && product.lda % 2048 != 0;
+  }
+  // Returns a panel from element `first` of the pass on.
+  LeftPanel left(const Block& block, const Pass& pass, std::int64_t panel, std::int64_t first) const {
+    if (!in_place(block, pass, panel)) return {block.a + panel * bytes_a(pass.filled) + bytes_a(first)};
+    const std::int64_t row = 2 * product.lda;  // bytes
+    return {static_cast<const std::byte*>(x.a) + (block.row + panel * kernel.rows) * row + 2 * (pass.first + first),
+            row, 64, 16 * row};
+  }
 };
 
-void run_item(const Work& work, const Block& block, const Pass& pass, std::int64_t item, std::int64_t tile_col) {
-  alignas(64) float tile[max_tile];
+// Sums of an item in one column of tiles: they stay here from its first elements of k to its last, unless there are
+// several passes.
+struct ItemSums {
+  alignas(64) float tile[item_rows * max_tile_cols];
+};
+
+void write(const Work& work, const Block& block, std::int64_t panel, std::int64_t tile_col, const float* sums) {
   const auto& [kernel, p, x] = work;
-  const std::int64_t tiles_down = pieces(block.rows, kernel.rows), tiles_across = pieces(block.cols, kernel.cols),
-                     tiles = item_rows / kernel.rows, end = std::min((item + 1) * tiles, tiles_down);
-  for (std::int64_t i = item * tiles; i < end; ++i) {
-    float* sums =
-        pass.begins && pass.ends ? tile : block.sums + (i * tiles_across + tile_col) * kernel.rows * kernel.cols;
-    kernel.run(pass.filled, block.a + i * work.bytes_a(pass.filled), block.b + tile_col * work.bytes_b(pass.filled),
-               !pass.begins, sums);
-    if (!pass.ends) continue;
-    const std::int64_t row = block.row + i * kernel.rows, col = block.col + tile_col * kernel.cols,
-                       rows = std::min<std::int64_t>(kernel.rows, block.row + block.rows - row),
-                       cols = std::min<std::int64_t>(kernel.cols, block.col + block.cols - col), at = row * p.ldc + col;
-    const auto alpha = static_cast<float>(x.alpha);
-    if (p.types == GemmTypes::bf16)
-      write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<bf16*>(x.c) + at);
-    else
-      write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<float*>(x.c) + at);
-  }
+  const std::int64_t row = block.row + panel * kernel.rows, col = block.col + tile_col * kernel.cols,
+                     rows = std::min<std::int64_t>(kernel.rows, block.row + block.rows - row),
+                     cols = std::min<std::int64_t>(kernel.cols, block.col + block.cols - col), at = row * p.ldc + col;
+  const auto alpha = static_cast<float>(x.alpha);
+  if (p.types == GemmTypes::bf16)
+    write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<bf16*>(x.c) + at);
+  else
+    write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<float*>(x.c) + at);
+}
+
+void run_item(const Work& work, const Block& block, const Pass& pass, std::int64_t item, std::int64_t tile_col) {
+  ItemSums own;
+  const TileKernel& kernel = work.kernel;
+  const std::int64_t size = std::int64_t{kernel.rows} * kernel.cols, across = pieces(block.cols, kernel.cols),
+                     tiles = item_rows / kernel.rows, begin = item * tiles,
+                     end = std::min(begin + tiles, pieces(block.rows, kernel.rows));
+  const bool alone = pass.begins && pass.ends;
+  const auto sums_of = [&](std::int64_t i) {
+    return alone ? own.tile + (i - begin) * size : block.sums + (i * across + tile_col) * size;
+  };
+  const std::byte* b = block.b + tile_col * work.bytes_b(pass.filled);
+  for (std::int64_t first = 0; first < pass.filled; first += depth)
+    for (std::int64_t i = begin; i < end; ++i)
+      kernel.run(std::min(depth, pass.filled - first), work.left(block, pass, i, first), b + work.bytes_b(first),
+                 !pass.begins || first > 0, sums_of(i));
+  if (!pass.ends) return;
+  for (std::int64_t i = begin; i < end; ++i) write(work, block, i, tile_col, sums_of(i));
 }
 
 // Called by every thread of a team: packs what the pass needs, then multiplies it. The ends of its loops are the
@@ -117,8 +149,9 @@ void run_pass(const Work& work, const Block& block, const Pass& pass) {
                      items = pieces(block.rows, item_rows);
 #pragma omp for schedule(static) nowait
   for (std::int64_t i = 0; i < panels_a; ++i)
-    pack_panel(a, kernel.a, kernel.step, block.row + i * kernel.rows, pass.first, pass.k, kernel.rows,
-               block.a + i * work.bytes_a(pass.filled));
+    if (!work.in_place(block, pass, i))
+      pack_panel(a, kernel.a, kernel.step, block.row + i * kernel.rows, pass.first, pass.k, kernel.rows,
+                 block.a + i * work.bytes_a(pass.filled));
 #pragma omp for schedule(static)
   for (std::int64_t j = 0; j < panels_b; ++j)
     pack_panel(b, kernel.b, kernel.step, block.col + j * kernel.cols, pass.first, pass.k, kernel.cols,
@@ -152,7 +185,8 @@ void PackedProducts::run(const Product& p, const Operands& x) {
                      rows = round_up(std::min(p.m, most_rows), kernel.rows),
                      most_cols = block_cols / kernel.cols * kernel.cols,
                      cols = round_up(std::min(p.n, most_cols), kernel.cols),
-                     k = round_up(std::min(p.k, depth), kernel.step);
+                     pass_depth = std::clamp(packed_elements / cols / depth * depth, depth, most_depth),
+                     k = round_up(std::min(p.k, pass_depth), kernel.step);
   Block whole{0,
               0,
               0,
@@ -160,19 +194,20 @@ void PackedProducts::run(const Product& p, const Operands& x) {
               a_.at_least(rows / kernel.rows * work.bytes_a(k)),
               b_.at_least(cols / kernel.cols * work.bytes_b(k)),
               nullptr};
-  if (p.k > depth) whole.sums = reinterpret_cast<float*>(sums_.at_least(rows * cols * std::int64_t{sizeof(float)}));
+  if (p.k > pass_depth)
+    whole.sums = reinterpret_cast<float*>(sums_.at_least(rows * cols * std::int64_t{sizeof(float)}));
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     if (kernel.begin != nullptr) kernel.begin();
     for (std::int64_t col = 0; col < p.n; col += most_cols)
       for (std::int64_t row = 0; row < p.m; row += most_rows)
-        for (std::int64_t first = 0; first < p.k; first += depth) {
+        for (std::int64_t first = 0; first < p.k; first += pass_depth) {
           Block block = whole;
           block.row = row;
           block.col = col;
           block.rows = std::min(most_rows, p.m - row);
           block.cols = std::min(most_cols, p.n - col);
-          const std::int64_t here = std::min(depth, p.k - first);
+          const std::int64_t here = std::min(pass_depth, p.k - first);
           run_pass(work, block, {first, here, round_up(here, kernel.step), first == 0, first + here == p.k});
         }
     if (kernel.end != nullptr) kernel.end();

@@ -27,7 +27,7 @@ class PackedPanels {
   std::int64_t bytes_ = 0;
 };
 
-// Keeps the packed blocks (some 5 MB for up to eight threads), so that a product no larger than one seen before
+// Keeps the packed blocks (at most some 10 MB for up to eight threads), so that a product no larger than one seen before
 // allocates nothing. Not thread-safe; runs on as many threads as OpenMP gives the caller.
 class PackedProducts {
  public:

@@ -14,19 +14,26 @@ enum class Packing : std::uint8_t {
   rows,   // bf16 (k / 32, lines, 32)
 };
 
+// What a kernel reads of A: a packed panel or, where Packing::rows lets it, bf16 rows as they lie in memory.
+struct LeftPanel {
+  const std::byte* data;
+  // Packing::rows: bytes from a row to the next, from 32 elements of k to the next 32, and to the lower 16 rows.
+  std::int64_t row = 64, next = 2048, below = 1024;
+};
+
 // Computes sums (rows, cols) = sum over k of op_a(A) (rows, k) times op_b(B) (k, cols), added to what sums holds where
 // `add` says so. Panels and sums are aligned to 64 bytes; k is a multiple of `step`, to which panels are filled with
 // zeros. The bits of an element depend on its lines and on k alone, not on its place in the tile.
 struct TileKernel {
   int rows = 0, cols = 0, step = 1;
   Packing a = Packing::wide, b = Packing::wide;
-  void (*run)(std::int64_t k, const std::byte* a, const std::byte* b, bool add, float* sums) = nullptr;
+  void (*run)(std::int64_t k, const LeftPanel& a, const std::byte* b, bool add, float* sums) = nullptr;
   // Called by each thread before its first tile of a product and after its last; null: nothing to do.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
 };
-// Elements of the largest tile of any kernel.
-inline constexpr int max_tile = 32 * 32;
+// Columns of the widest tile of any kernel.
+inline constexpr int max_tile_cols = 48;
 
 // What a kernel may use at most. The values after avx512 multiply bf16 itself.
 enum class VectorLevel : std::uint8_t { any, avx2, avx512, avx512_bf16, amx };
@@ -52,10 +59,10 @@ inline constexpr int wide_rows = 8;  // of a wide kernel's tile
 // stay in registers at a time: Rows * Vectors sums, Vectors of b and one of a must fit into the registers (16 with
 // AVX2, 32 with AVX-512).
 template <int Lanes, int Vectors, int Rows>
-void multiply_panels(std::int64_t k, const std::byte* a_panel, const std::byte* b_panel, bool add, float* sums) {
+void multiply_panels(std::int64_t k, const LeftPanel& a_panel, const std::byte* b_panel, bool add, float* sums) {
   typedef float V __attribute__((vector_size(Lanes * 4)));
   constexpr int cols = Lanes * Vectors;
-  const auto* a = reinterpret_cast<const float*>(a_panel);
+  const auto* a = reinterpret_cast<const float*>(a_panel.data);
   const auto* b = reinterpret_cast<const float*>(b_panel);
   for (int row = 0; row < wide_rows; row += Rows) {
     V sum[Rows][Vectors] = {};

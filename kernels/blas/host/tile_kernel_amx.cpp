@@ -34,8 +34,8 @@ void begin() { _tile_loadconfig(&config); }
 void end() { _tile_release(); }
 
 // Tiles 0 to 3 hold the sums, 4 and 5 rows of A, 6 and 7 columns of B.
-void multiply(std::int64_t k, const std::byte* a, const std::byte* b, bool add, float* sums) {
-  constexpr int sum_stride = 4 * side, a_stride = 64, b_stride = 4 * side;
+void multiply(std::int64_t k, const LeftPanel& left, const std::byte* b, bool add, float* sums) {
+  constexpr int sum_stride = 4 * side, b_stride = 4 * side;
   constexpr std::int64_t below = 16 * side;  // floats from a tile of sums to the one below it
   if (add) {
     _tile_loadd(0, sums, sum_stride);
@@ -48,12 +48,13 @@ void multiply(std::int64_t k, const std::byte* a, const std::byte* b, bool add, 
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (std::int64_t p = 0; p < k; p += step, a += 2 * step * side, b += 2 * step * side) {
-    _tile_loadd(4, a, a_stride);
+  const std::byte *a = left.data, *lower = a + left.below;
+  for (std::int64_t p = 0; p < k; p += step, a += left.next, lower += left.next, b += 2 * step * side) {
+    _tile_loadd(4, a, left.row);
     _tile_loadd(6, b, b_stride);
     _tile_loadd(7, b + 64, b_stride);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + 1024, a_stride);
+    _tile_loadd(5, lower, left.row);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);

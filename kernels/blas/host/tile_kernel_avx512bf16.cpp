@@ -17,7 +17,8 @@ bool has_dot_products() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
 }
 
-void multiply(std::int64_t k, const std::byte* a, const std::byte* b, bool add, float* sums) {
+void multiply(std::int64_t k, const LeftPanel& a_panel, const std::byte* b, bool add, float* sums) {
+  const std::byte* a = a_panel.data;
   __m512 sum[rows][vectors];
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < vectors; ++j)
