@@ -5,10 +5,13 @@
 namespace sestina {
 
 template <class Exec, class T>
-GradientDigests<Exec, T>::GradientDigests(const Arena<Exec, T>& arena) {
+GradientDigests<Exec, T>::GradientDigests(const Arena<Exec, T>& arena, Acc<T>* gradients) {
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorSpec& spec = arena.specs()[i];
-    if (spec.trainable) tensors_.push_back({spec.name, arena.gradient(i), spec.block, spec.of_norm});
+    if (!spec.trainable) continue;
+    const Vector<Acc<T>, Exec> gradient(gradients + arena.layout().tensors[i].gradient_offset,
+                                        arena.gradient(i).size());
+    tensors_.push_back({spec.name, gradient, spec.block, spec.of_norm});
   }
   digests_ = decltype(digests_)("sestina::digests", tensors_.size());
   host_.resize(tensors_.size());

@@ -15,7 +15,8 @@ template <class Exec, class T>
 class GradientDigests {
  public:
   using Part = typename AccumulationTree<Exec, T>::Part;
-  explicit GradientDigests(const Arena<Exec, T>&);
+  // gradients: the buffer, laid out as the arena's, that those of the first micro-batch are in.
+  GradientDigests(const Arena<Exec, T>&, Acc<T>* gradients);
   // The tensors that have gradients, in the order of the digests.
   std::size_t size() const { return tensors_.size(); }
   std::vector<std::string> names() const;

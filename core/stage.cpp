@@ -66,6 +66,7 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
   norm_ = std::make_unique<GradientNorm<Exec, T>>(arena_, setting.micros);
   if (setting.deterministic && setting.micros > 1 && !layout.gradients_in_turn)
     tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
+  if (tree_) waiting_ = gradients_of<Exec, T>(part.config, range, arena_, true, tree_->place(0));
 }
 
 template <class Exec, class T>
@@ -116,8 +117,8 @@ void Stage<Exec, T>::backward(const Weights<Exec, T>& weights, Activations<Exec,
                               Vector<const std::int32_t, Exec> targets, double gradient_scale, int micro,
                               BlockHooks& hooks) {
   slot.gradient_scale = gradient_scale;
-  if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_, hooks);
-  model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_, hooks);
+  if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_for(micro), hooks);
+  model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
   model_.loss_sum(slot, norm_->note(micro));
 }
 
@@ -125,26 +126,28 @@ template <class Exec, class T>
 void Stage<Exec, T>::backward_input(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
                                     Vector<const std::int32_t, Exec> targets, double gradient_scale, int micro,
                                     BlockHooks& hooks) {
-  model_.backward_input(weights, slot, targets, gradient_scale, adds(micro), gradients_, hooks);
+  model_.backward_input(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
   if (is_last()) model_.loss_sum(slot, norm_->note(micro));
 }
 
 template <class Exec, class T>
 void Stage<Exec, T>::backward_weight(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, int micro,
                                      BlockHooks& hooks) {
-  model_.backward_weight(weights, slot, adds(micro), gradients_, hooks);
+  model_.backward_weight(weights, slot, adds(micro), gradients_for(micro), hooks);
 }
 
 template <class Exec, class T>
 void Stage<Exec, T>::bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient) {
   weights_.head = head;
   gradients_.head = gradient;
+  waiting_.head = gradient;
 }
 
 template <class Exec, class T>
 void Stage<Exec, T>::begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const {
   const Vector<const Acc<T>, Exec> from(of_head.data(), of_head.size());
-  const Vector<Acc<T>, Exec> to(gradients_.embedding.data(), gradients_.embedding.size());
+  const Gradients<Exec, T>& gradients = gradients_for(micro);
+  const Vector<Acc<T>, Exec> to(gradients.embedding.data(), gradients.embedding.size());
   if (adds(micro))
     add_to<Exec, Acc<T>>(exec_, from, to);
   else

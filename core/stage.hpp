@@ -55,6 +55,8 @@ class Stage {
   void accumulate(int block, int micro, Part part = Part::all) const {
     if (tree_) tree_->add(exec_, block, micro, part);
   }
+  // Returns the buffer, laid out as the arena's gradients, that those of the first micro-batch of an update are in.
+  Acc<T>* first_gradients() const { return tree_ ? tree_->place(0) : arena_.gradients().data(); }
   // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
@@ -89,6 +91,10 @@ class Stage {
 
  private:
   StateField frozen_field(std::size_t tensor) const;
+  // Returns where gradients of a micro-batch are written.
+  const Gradients<Exec, T>& gradients_for(int micro) const {
+    return tree_ && tree_->place(micro) == tree_->place(0) ? waiting_ : gradients_;
+  }
   // Returns whether a pass adds to the gradients of the micro-batches before.
   bool adds(int micro) const { return micro > 0 && !tree_ && !arena_.layout().gradients_in_turn; }
 
@@ -96,7 +102,7 @@ class Stage {
   Transformer<Exec, T> model_;
   Arena<Exec, T> arena_;
   Weights<Exec, T> weights_;
-  Gradients<Exec, T> gradients_;  // empty without training
+  Gradients<Exec, T> gradients_, waiting_;  // empty without training; waiting_: in the first level of the tree
   std::vector<OwnedTensor<Exec, T>> tensors_;
   // Deterministic, with several micro-batches whose gradients stay (else parallel/stage/owned_sums.hpp).
   std::unique_ptr<AccumulationTree<Exec, T>> tree_;

@@ -10,15 +10,17 @@
 
 namespace sestina {
 
-// Adds to the sum of micro-batch `micro` of so many what the tree adds to it now, and unless it is the last one lets
-// the result wait. waiting(level) is the memory in which a sum waits on its level.
+// Adds to the sum of micro-batch `micro` of so many what the tree adds to it now; the result waits, and that of the
+// last one goes to `result`, which may be own. waiting(level) is the memory in which a sum waits on its level.
 template <class Exec, class A, class Waiting>
-void add_in_tree(const Exec& exec, int micro, int micros, const Vector<A, Exec>& own, const Waiting& waiting) {
+void add_in_tree(const Exec& exec, int micro, int micros, const Vector<A, Exec>& own, const Waiting& waiting,
+                 const Vector<A, Exec>& result) {
   const bool last = micro + 1 == micros;
   int level = 0;
+  WaitingSums<A> sums;
   for (; last ? (micro >> level) != 0 : ((micro >> level) & 1) != 0; ++level)
-    if ((micro >> level) & 1) add_to<Exec, A>(exec, waiting(level), own);
-  if (!last) convert<Exec, A, A>(exec, own, waiting(level));
+    if ((micro >> level) & 1) sums.add(waiting(level).data());
+  add_waiting<Exec, A>(exec, own, sums, last ? result : waiting(level));
 }
 
 template <class Exec, class T>
@@ -45,18 +47,24 @@ class AccumulationTree {
         ranges.push_back({begin, begin + n, of_norm});
     }
   }
-  // Adds to the block's gradients of micro-batch `micro`, which lie in the gradient buffer, what the tree adds to them
-  // now. They stay there after the last micro-batch, else they wait on their level.
+  // Returns the buffer that gradients of micro-batch `micro` are to be written to: that of the first level where they
+  // wait there with nothing added to them, else the gradient buffer.
+  A* place(int micro) const { return waits_at_once(micro) ? levels_.data() : gradient_.data(); }
+  // Adds to the block's gradients of micro-batch `micro`, which lie in their place, what the tree adds to them now.
+  // They are in the gradient buffer after the last micro-batch, else they wait on their level.
   void add(const Exec& exec, int block, int micro, Part part = Part::all) const {
+    if (waits_at_once(micro)) return;
     for (const auto& [begin, end, of_norm] : ranges_[static_cast<std::size_t>(block)]) {
       if (part != Part::all && (part == Part::input) != of_norm) continue;
       const std::size_t from = begin, to = end;
-      add_in_tree<Exec, A>(exec, micro, micros_, Vector<A, Exec>(gradient_.data() + from, to - from),
-                           [&](int level) { return at(level, from, to); });
+      const Vector<A, Exec> own(gradient_.data() + from, to - from);
+      add_in_tree<Exec, A>(
+          exec, micro, micros_, own, [&](int level) { return at(level, from, to); }, own);
     }
   }
 
  private:
+  bool waits_at_once(int micro) const { return micro % 2 == 0 && micro + 1 < micros_; }
   Vector<A, Exec> at(int level, std::size_t begin, std::size_t end) const {
     return Vector<A, Exec>(levels_.data() + static_cast<std::size_t>(level) * levels_.extent(1) + begin, end - begin);
   }

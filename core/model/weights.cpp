@@ -153,11 +153,12 @@ Weights<Exec, T> weights_at(const ModelConfig& config, LayerRange range, const s
 }
 
 template <class Exec, class T>
-Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena, bool apart) {
-  const auto gradient = [&](std::size_t i) { return arena.gradient(i).data(); };
-  const auto part = [&](std::size_t i) -> void* {
-    return arena.specs()[i].trainable ? arena.gradient(i).data() : nullptr;
+Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, const Arena<Exec, T>& arena, bool apart,
+                                Acc<T>* buffer) {
+  const auto gradient = [&](std::size_t i) {
+    return buffer == nullptr ? arena.gradient(i).data() : buffer + arena.layout().tensors[i].gradient_offset;
   };
+  const auto part = [&](std::size_t i) -> void* { return arena.specs()[i].trainable ? gradient(i) : nullptr; };
   return Builder<Exec, Acc<T>, Acc<T>, decltype(gradient), decltype(gradient), decltype(part)>(
              config, arena.specs(), gradient, gradient, part, apart)
       .build(range);

@@ -84,9 +84,11 @@ Weights<Exec, T> weights_at(const ModelConfig&, LayerRange, const std::vector<Te
                             const std::function<const T*(std::size_t)>& matrix,
                             const std::function<const Acc<T>*(std::size_t)>& vector,
                             const std::function<void*(std::size_t)>& part);
-// apart: a part for each tensor even where they are adjacent, so that what is computed does not depend on who owns what
+// Returns views into a buffer that is laid out as the arena's gradients, or into these themselves (null). apart: a part
+// for each tensor even where they are adjacent, so that what is computed does not depend on who owns what
 // (deterministic runs).
 template <class Exec, class T>
-Gradients<Exec, T> gradients_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool apart = false);
+Gradients<Exec, T> gradients_of(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool apart = false,
+                                Acc<T>* buffer = nullptr);
 
 }  // namespace sestina

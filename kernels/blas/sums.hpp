@@ -1,6 +1,7 @@
 // Sums in a fixed order, whose bits depend on no number of threads: of all elements, of pieces of a pass, of the
 // lines of a matrix, and of what ranks hold.
 #pragma once
+#include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
 
@@ -134,7 +135,23 @@ template <class Exec, class T>
 void tree_max(const Exec&, int rank, int ranks, Vector<const T, Exec> own, Vector<const T, Exec> others,
               Vector<T, Exec> out);
 
-// Adds x (n) to y (n): one step of the tree.
+// Sums of micro-batches that wait on levels of the tree.
+template <class A>
+struct WaitingSums {
+  static constexpr int most = 24;
+  const A* data[most] = {};
+  int count = 0;
+  void add(const A* sum) {
+    SESTINA_REQUIRE(count < most, "more than 2^{} micro-batches", most);
+    data[count++] = sum;
+  }
+};
+// Sets out (n) to ((own + waiting 0) + waiting 1) + ... of own (n): steps of the tree in one pass. out may be own, or
+// none of the others.
+template <class Exec, class A>
+void add_waiting(const Exec&, Vector<const A, Exec> own, const WaitingSums<A>&, Vector<A, Exec> out);
+
+// Adds x (n) to y (n).
 template <class Exec, class A>
 void add_to(const Exec&, Vector<const A, Exec> x, Vector<A, Exec> y);
 

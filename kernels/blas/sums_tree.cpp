@@ -92,13 +92,38 @@ void add_to(const Exec& exec, Vector<const A, Exec> x, Vector<A, Exec> y) {
       });
 }
 
+template <class Exec, class A>
+void add_waiting(const Exec& exec, Vector<const A, Exec> own, const WaitingSums<A>& waiting, Vector<A, Exec> out) {
+  SESTINA_REQUIRE(own.extent(0) == out.extent(0), "{} elements to {}", own.extent(0), out.extent(0));
+  const std::size_t n = own.extent(0);
+  if (n == 0 || (waiting.count == 0 && own.data() == out.data())) return;
+  constexpr std::size_t step = is_host<Exec> ? 1024 : 1;
+  Kokkos::parallel_for(
+      "add_waiting", Kokkos::RangePolicy<Exec>(exec, 0, (n + step - 1) / step), KOKKOS_LAMBDA(std::size_t piece) {
+        const std::size_t begin = piece * step, count = Kokkos::min(n - begin, step);
+        const A* from = own.data() + begin;
+        A* to = out.data() + begin;
+        A x[step];
+        for (std::size_t i = 0; i < count; ++i) x[i] = from[i];
+        for (int level = 0; level < waiting.count; ++level) {
+          const A* sum = waiting.data[level] + begin;
+          for (std::size_t i = 0; i < count; ++i) x[i] += sum[i];
+        }
+        for (std::size_t i = 0; i < count; ++i) to[i] = x[i];
+      });
+}
+
 #define SESTINA_TREE_SUM(Exec, T)                                                                      \
   template void tree_sum<Exec, T>(const Exec&, int, int, Vector<const T, Exec>, Vector<const T, Exec>, \
                                   Vector<T, Exec>);                                                    \
   template void tree_max<Exec, T>(const Exec&, int, int, Vector<const T, Exec>, Vector<const T, Exec>, Vector<T, Exec>);
 SESTINA_INSTANTIATE(SESTINA_TREE_SUM)
-#define SESTINA_ADD_TO(Exec)                                                                      \
-  template void add_to<Exec, float>(const Exec&, Vector<const float, Exec>, Vector<float, Exec>); \
+#define SESTINA_ADD_TO(Exec)                                                                                   \
+  template void add_waiting<Exec, float>(const Exec&, Vector<const float, Exec>, const WaitingSums<float>&,    \
+                                         Vector<float, Exec>);                                                 \
+  template void add_waiting<Exec, double>(const Exec&, Vector<const double, Exec>, const WaitingSums<double>&, \
+                                          Vector<double, Exec>);                                               \
+  template void add_to<Exec, float>(const Exec&, Vector<const float, Exec>, Vector<float, Exec>);              \
   template void add_to<Exec, double>(const Exec&, Vector<const double, Exec>, Vector<double, Exec>);
 SESTINA_INSTANTIATE_SPACES(SESTINA_ADD_TO)
 

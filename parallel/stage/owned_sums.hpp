@@ -25,11 +25,11 @@ class OwnedSums {
   void add(const Exec& exec, int micro, Vector<float, Exec> part, std::size_t begin) const {
     const Vector<float, Exec> sum(sums_.data() + begin, part.size());
     if (tree_) {
-      add_in_tree<Exec, float>(exec, micro, micros_, part, [&](int level) {
+      const auto waiting = [&](int level) {
         return Vector<float, Exec>(levels_.data() + static_cast<std::size_t>(level) * sums_.size() + begin,
                                    part.size());
-      });
-      if (micro + 1 == micros_) convert<Exec, float, float>(exec, part, sum);
+      };
+      add_in_tree<Exec, float>(exec, micro, micros_, part, waiting, sum);
     } else if (micro > 0) {
       add_to<Exec, float>(exec, part, sum);
     } else {

@@ -11,7 +11,8 @@ template <class Exec, class T>
 StageAudit<Exec, T>::StageAudit(const Exec& exec, std::vector<StageRun<Exec, T>*> runs)
     : exec_(exec), runs_(std::move(runs)), one_("sestina::digest", 1) {
   for (StageRun<Exec, T>* run : runs_) {
-    digests_.push_back(std::make_unique<GradientDigests<Exec, T>>(run->stage().arena()));
+    digests_.push_back(
+        std::make_unique<GradientDigests<Exec, T>>(run->stage().arena(), run->stage().first_gradients()));
     for (std::string& name : digests_.back()->names()) names_.push_back(std::move(name));
     run->watch(digests_.back().get());
   }

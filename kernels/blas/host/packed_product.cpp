@@ -43,7 +43,7 @@ void write_scaled(float scale, const float* x, std::int64_t n, bf16* y) {
     const Bits rounded = (bits + (0x7fffu + (bits >> 16 & 1))) >> 16, quiet = bits >> 16 | 0x40u;
     const auto is_nan = (Bits)(wide != wide);
     const auto narrow = __builtin_convertvector((rounded & ~is_nan) | (quiet & is_nan), Narrow);
-    std::memcpy(y + j, &narrow, sizeof narrow);
+    std::memcpy(static_cast<void*>(y + j), &narrow, sizeof narrow);
   }
   for (; j < n; ++j) y[j] = bf16(scale * x[j]);
 }
