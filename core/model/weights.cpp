@@ -169,7 +169,8 @@ Gradients<Exec, T> gradients_of(const ModelConfig& config, LayerRange range, con
   template Weights<Exec, T> weights_at<Exec, T>(                                                                   \
       const ModelConfig&, LayerRange, const std::vector<TensorSpec>&, const std::function<const T*(std::size_t)>&, \
       const std::function<const Acc<T>*(std::size_t)>&, const std::function<void*(std::size_t)>&);                 \
-  template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool);
+  template Gradients<Exec, T> gradients_of<Exec, T>(const ModelConfig&, LayerRange, const Arena<Exec, T>&, bool,   \
+                                                    Acc<T>*);
 SESTINA_INSTANTIATE(SESTINA_WEIGHTS)
 
 }  // namespace sestina
