@@ -49,8 +49,8 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
   if (!refresh.automatic && matrix.refresh_staleness > longest)
     deck.error(late,
-               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.every = {})",
-                           matrix.refresh_every),
+               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.{} = {})",
+                           matrix.refresh_drift > 0 ? "drift_check" : "every", matrix.refresh_every),
                fmt::format("0 to {}", longest));
   matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
   refresh.workers = static_cast<int>(deck.integer(workers, 1, {.min = 1, .max = max_threads}));
@@ -106,6 +106,19 @@ void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, Refres
       static_cast<int>(deck.integer("optimizer.refresh.queue_depth", refresh.queue_depth, {.min = 1, .max = 256}));
 }
 
+// Refuses what goes with given periods alone.
+void check_drift(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix, const RefreshOptions& refresh) {
+  constexpr const char* every = "optimizer.refresh.every";
+  if (refresh.budget != RefreshOptions::Budget::uniform)
+    deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
+  if (matrix.refresh_eager)
+    deck.error(every,
+               "conflicts with optimizer.refresh.visibility = \"eager\": ranks with different bases would decide apart",
+               "visibility = \"fixed\", or an integer >= 1");
+  const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
+  if (!reason.empty()) deck.error(every, "conflicts with " + reason, "an integer >= 1");
+}
+
 RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
   RefreshOptions refresh;
   if (kind.refresh_every == 0) {
@@ -125,6 +138,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
     deck.error(stagger, "optimizer.refresh.every = \"auto\" spreads refreshes over all updates", "true");
   else if (refresh.automatic && refresh.budget != RefreshOptions::Budget::uniform)
     deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
+  if (matrix.refresh_drift > 0) check_drift(deck, kind, matrix, refresh);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;
 }

@@ -45,6 +45,12 @@ void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, Side
   add_jobs(fields, options, snapshots);
 }
 
+void add_drift(std::vector<FieldSize>& fields, const MatrixOptions& options, Sides sides) {
+  if (options.refresh_drift == 0) return;
+  if (sides.left) fields.push_back({"drifted_left", DType::i64, 1, 1, true});
+  if (sides.right) fields.push_back({"drifted_right", DType::i64, 1, 1, true});
+}
+
 Sides sides_with_bases(const std::vector<FieldSize>& fields) {
   Sides sides{false, false};
   for (const FieldSize& field : fields) {

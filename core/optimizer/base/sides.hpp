@@ -29,6 +29,9 @@ void add_counters(std::vector<FieldSize>&, Sides);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
 
+// Adds whether a side is to be refreshed at the next update, where drift decides (a checkpoint may lack it).
+void add_drift(std::vector<FieldSize>&, const MatrixOptions&, Sides);
+
 // Returns the sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);
 

@@ -26,7 +26,8 @@ struct Side {
   StateArray<Space> factor, basis;  // (d, d); (0, 0): none kept
   std::string name;                 // name of the factor, for messages
   std::int64_t* failures = nullptr;
-  std::size_t number = 0;  // number among the port's sides
+  std::int64_t* drifted = nullptr;  // 1: it is refreshed at the next update; null: refreshes come by period
+  std::size_t number = 0;           // number among the port's sides
   bool on() const { return basis.extent(0) != 0; }
 };
 
@@ -72,6 +73,13 @@ class TwoSided {
     std::int64_t t = 0;
     bool due = false;
   };
+  // Returns whether drift decides: then a point that is due is one at which drift is measured, and a side is refreshed
+  // at the update after one at which it lay beyond the bound.
+  bool by_drift() const { return left.drifted != nullptr || right.drifted != nullptr; }
+  // Returns whether the factor of a side is read at this point.
+  bool reads_factor(const Side<Space>& side, const Point& point) const {
+    return side.on() && (point.due || is_drifted(side));
+  }
   bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
                Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
   // Notes that the bases come from update t by another way.
@@ -80,6 +88,7 @@ class TwoSided {
   RefreshPort<Space>& port() { return port_; }
 
  private:
+  static bool is_drifted(const Side<Space>& side) { return side.drifted != nullptr && *side.drifted != 0; }
   struct Moved;
   Moved refresh_side(Stream<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
                      Matrix<const float, Space> factor, Vector<std::int32_t, Space> order);
