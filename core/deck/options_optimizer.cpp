@@ -25,15 +25,22 @@ ElementRule read_scalar_rule(Deck& deck) {
   return ElementRule::adamw;
 }
 
+// Returns whether what its refreshes read is no factor of a side: a snapshot without one.
+bool copies_gradients(const MatrixKind& kind, MatrixOptions matrix) {
+  matrix.refresh_staleness = std::max<std::int64_t>(1, matrix.refresh_staleness);
+  const std::vector<FieldSize> fields = kind.state(matrix, 2, 3);
+  return std::any_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.name == "snapshot"; });
+}
+
 // Reads the keys that only asynchronous refreshes have.
 void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
                        *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority",
-                       *coherence = "optimizer.refresh.coherence_every";
+                       *coherence = "optimizer.refresh.coherence_every", *snapshot = "optimizer.refresh.snapshot";
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
-    for (const char* key : {late, visibility, workers, cores, priority, coherence})
+    for (const char* key : {late, visibility, workers, cores, priority, coherence, snapshot})
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key with mode = \"inline\"");
     return;
   }
@@ -52,6 +59,9 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
                fmt::format("a refresh would fall due before the previous one (optimizer.refresh.{} = {})",
                            matrix.refresh_drift > 0 ? "drift_check" : "every", matrix.refresh_every),
                fmt::format("0 to {}", longest));
+  matrix.snapshot_bf16 = deck.choice(snapshot, "fp32", {"fp32", "bf16"}) == "bf16";
+  if (matrix.snapshot_bf16 && copies_gradients(kind, matrix))
+    deck.error(snapshot, "kind = \"" + kind.name + "\" copies a gradient, and no symmetric factor", "\"fp32\"");
   matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
   refresh.workers = static_cast<int>(deck.integer(workers, 1, {.min = 1, .max = max_threads}));
   for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))

@@ -190,7 +190,7 @@ template <class Space>
 RefreshNeeds RotatedAdam<Space>::refresh_needs(const MatrixOptions& options, const RotatedAdamRule& rule,
                                                std::int64_t rows, std::int64_t cols) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
-  return two_sided_needs(sides_with_bases(fields_of(options, m, n)), rule.refresh, rows, cols);
+  return two_sided_needs(options, sides_with_bases(fields_of(options, m, n)), rule.refresh, rows, cols);
 }
 
 #define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;

@@ -35,7 +35,8 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
     sides.push_back({.name = side.name,
                      .snapshot = "snapshot" + suffix,
                      .failures = side.failures,
-                     .room = {.basis = side.basis.size(), .order = side.basis.extent(0)}});
+                     .room = {.basis = side.basis.size(), .order = side.basis.extent(0)},
+                     .d = side.basis.extent(0)});
   }
   return sides;
 }
@@ -147,16 +148,17 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
   return true;
 }
 
-RefreshNeeds two_sided_needs(Sides sides, const RefreshRule& rule, std::int64_t rows, std::int64_t cols) {
+RefreshNeeds two_sided_needs(const MatrixOptions& options, Sides sides, const RefreshRule& rule, std::int64_t rows,
+                             std::int64_t cols) {
   RefreshNeeds needs;
   auto counter = Workspace<Serial>::counter();
   const auto add = [&](std::int64_t side) {
     const auto d = static_cast<std::size_t>(side);
     ++needs.jobs;
-    declare_refresh<Serial>(counter, rule.method, d, rule.sorts());
+    declare_packed_job(counter, rule.method, d, rule.sorts());
     needs.results += d * d * sizeof(float);
     needs.orders += d * sizeof(std::int32_t);
-    needs.copies += 2 * d * d * sizeof(float);
+    needs.copies += bytes_of(packed_snapshot(options, "snapshot", side));
   };
   if (sides.left) add(rows);
   if (sides.right) add(cols);

@@ -73,6 +73,8 @@ class TwoSided {
     std::int64_t t = 0;
     bool due = false;
   };
+  bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
+               Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
   // Returns whether drift decides: then a point that is due is one at which drift is measured, and a side is refreshed
   // at the update after one at which it lay beyond the bound.
   bool by_drift() const { return left.drifted != nullptr || right.drifted != nullptr; }
@@ -80,8 +82,6 @@ class TwoSided {
   bool reads_factor(const Side<Space>& side, const Point& point) const {
     return side.on() && (point.due || is_drifted(side));
   }
-  bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
-               Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
   // Notes that the bases come from update t by another way.
   void renew(std::int64_t t) { port_.renew(t); }
   RefreshAges ages() const { return port_.ages(); }
@@ -100,7 +100,7 @@ class TwoSided {
 };
 
 // Returns the needs of matrices with bases on these sides, each refreshed by a job.
-RefreshNeeds two_sided_needs(Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
+RefreshNeeds two_sided_needs(const MatrixOptions&, Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
 
 // Take what first_bases() after is_zero(), and refresh(), take for a matrix with bases on these sides.
 template <class Space>

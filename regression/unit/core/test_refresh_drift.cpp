@@ -2,6 +2,7 @@
 // beyond the bound, and at no other; on every space, whatever the kind, inline or by a worker; after a resume too.
 #include <limits>
 
+#include "core/optimizer/matrix_set.hpp"
 #include "core/optimizer/refresh/basis_drift.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
 #include "regression/unit/core/matrix_rig.hpp"
@@ -182,6 +183,77 @@ TYPED_TEST(RefreshDrifts, DecisionsAreState) {
     for (unsigned t = cut; t < 24; ++t) EXPECT_EQ(second.update(t).values, want[t].values) << cut << ", update " << t;
   }
   EXPECT_GT(pending, 0);
+}
+
+// Three matrices in so many streams, with copies in bf16 for a worker where results are late.
+struct DriftSet {
+  DriftSet(int streams, std::int64_t staleness) {
+    std::vector<MatrixItem<Host>> items;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t m = 12 + 4 * i, n = 10;
+      weights.emplace_back("w", m, n);
+      gradients.emplace_back("g", m, n);
+      set_values(weights.back(), rounded<float>(random_array(m, n, static_cast<unsigned>(i))));
+      const Matrix<const float, Host> gradient(gradients.back().data(), m, n);
+      const Matrix<float, Host> master(weights.back().data(), m, n);
+      items.push_back({{"w" + std::to_string(i), gradient, master, {}}, {0.01, 0.1}, static_cast<std::int64_t>(i)});
+    }
+    MatrixSetOptions setting;
+    setting.options = drift_options({"soap"}, 0.1, 4, staleness);
+    setting.options.snapshot_bf16 = staleness > 0;
+    setting.deterministic = true;
+    setting.threads = streams;
+    set = make_matrix_set<Host>(Host(), items, setting);
+  }
+  // Returns what refreshes by drift did in the update.
+  RefreshDrift step(std::int64_t t) {
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const std::size_t m = gradients[i].extent(0), n = gradients[i].extent(1);
+      const double turn = 0.5 * std::sin(0.4 * static_cast<double>(t));
+      set_values(gradients[i], rounded<float>(blend(1, gradient_at(m, n, 1), turn, gradient_at(m, n, 2))));
+    }
+    set->step(t, 1, 1, 0, 1);  // in two groups, as they are updated when gradients come in pieces
+    set->step(t, 1, 1, 1, set->size());
+    return set->take_refresh_drift();
+  }
+  std::vector<std::vector<float>> bases() {
+    std::vector<std::vector<float>> all;
+    for (const StateField& field : set->state()) {
+      if (field.path.find("/basis_") == std::string::npos) continue;
+      const auto* data = static_cast<const float*>(field.data);
+      all.emplace_back(data, data + field.bytes() / sizeof(float));
+    }
+    return all;
+  }
+  std::vector<Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace>> weights, gradients;
+  std::unique_ptr<MatrixSet<Host>> set;
+};
+
+// Reading the state of one of them between updates, as a save does, changes nothing.
+TEST(RefreshDrift, ASetTellsWhatWasRefreshedAndHasTheSameBitsInAnyStreams) {
+  for (const std::int64_t staleness : {0, 2}) {
+    DriftSet one(1, staleness), several(3, staleness);
+    std::int64_t sides = 0;
+    double largest = -1;
+    std::vector<std::vector<float>> before;
+    for (std::int64_t t = 1; t <= 30; ++t) {
+      const RefreshDrift told = one.step(t), also = several.step(t);
+      EXPECT_EQ(told.sides, also.sides) << t;
+      const std::vector<std::vector<float>> bases = one.bases();
+      std::int64_t moved = 0;
+      for (std::size_t i = 0; t > 1 && i < bases.size(); ++i) moved += bases[i] != before[i] ? 1 : 0;
+      EXPECT_EQ(told.sides, moved) << t;
+      EXPECT_EQ(told.largest >= 0, t > 4 && (t - 1) % 4 == 1) << t;  // the first call is no update
+      before = bases;
+      sides += told.sides;
+      largest = std::max(largest, told.largest);
+    }
+    for (std::size_t i = 0; i < one.weights.size(); ++i)
+      EXPECT_EQ(values_of(one.weights[i]).values, values_of(several.weights[i]).values) << i;
+    EXPECT_GT(sides, 0);
+    EXPECT_LT(sides, 6 * 7);
+    EXPECT_GT(largest, 0.1);
+  }
 }
 
 }  // namespace

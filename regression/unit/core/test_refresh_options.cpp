@@ -33,6 +33,19 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
 }
 
+TEST(Options, SnapshotsOfFactorsMayBeInBf16) {
+  const auto refresh = [](const std::string& kind, const std::string& keys) {
+    return "[optimizer]\nkind = \"" + kind + "\"\n[optimizer.refresh]\n" + keys;
+  };
+  const std::string async = "mode = \"async\"\n", narrow = "snapshot = \"bf16\"\n";
+  EXPECT_FALSE(read(refresh("soap", async)).optimizer.matrix->snapshot_bf16);
+  for (const std::string kind : {"soap", "shampoo", "kl-shampoo"})
+    EXPECT_TRUE(read(refresh(kind, async + narrow)).optimizer.matrix->snapshot_bf16) << kind;
+  expect_error(refresh("soap", narrow), "optimizer.refresh.snapshot: needs optimizer.refresh.mode = \"async\"");
+  expect_error(refresh("galore", async + narrow), "copies a gradient, and no symmetric factor");
+  expect_error(refresh("soap", async + "snapshot = \"fp16\"\n"), "optimizer.refresh.snapshot");
+}
+
 TEST(Options, TiersAreOneWordOrATableByField) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", late = soap + "mode = \"async\"\n";
   const auto matrix = [](const std::string& toml) { return *read(toml).optimizer.matrix; };
@@ -99,7 +112,8 @@ TEST(Options, DriftStartsRefreshesOfBases) {
   EXPECT_EQ(usual.refresh_drift, 0.2);
   EXPECT_EQ(usual.refresh_every, 10);
   for (const std::string kind : {"soap-muon", "kl-soap", "kl-shampoo", "basis-rotation"}) {
-    const MatrixOptions o = *read(drift(kind, "drift_bound = 0.25\ndrift_check = 7\nstagger = true\n")).optimizer.matrix;
+    const MatrixOptions o =
+        *read(drift(kind, "drift_bound = 0.25\ndrift_check = 7\nstagger = true\n")).optimizer.matrix;
     EXPECT_EQ(o.refresh_drift, 0.25) << kind;
     EXPECT_EQ(o.refresh_every, 7) << kind;
   }
