@@ -76,13 +76,43 @@ void zero_field(const Evaluator& evaluator, const StateField& field, std::vector
   });
 }
 
+// A copy of a factor for workers: it may be absent, and is left out where the checkpoint has it in another form (whole
+// squares, as older ones have; another width).
+bool is_copy(const StateField& field) {
+  return field.optional && field.path.starts_with("/optimizer/") &&
+         field_of_block(field.path.substr(field.path.rfind('/') + 1)).starts_with("snapshot");
+}
+
+using Entries = std::map<std::string, const CheckpointReader::Entry*>;
+
+// Returns the copies that the checkpoint has, by path.
+Entries copies_in(const CheckpointReader& reader, const std::vector<StateField>& fields) {
+  Entries copies;
+  for (const StateField& field : fields)
+    if (is_copy(field)) copies[field.path] = nullptr;
+  for (const CheckpointReader::Entry& entry : reader.entries())
+    if (const auto found = copies.find(entry.path); found != copies.end()) found->second = &entry;
+  return copies;
+}
+
+bool is_in_form(const StateField& field, const CheckpointReader::Entry& entry) {
+  return entry.shape == field.shape && entry.dtype == field.dtype;
+}
+
 }  // namespace
 
 void restore(const Evaluator& evaluator, const CheckpointReader& reader, const std::vector<StateField>& fields,
              bool reset_missing, ExitCode nonfinite) {
   std::vector<std::byte> host;
-  std::size_t missing = 0;
+  std::size_t missing = 0, left_out = 0;
+  const Entries copies = copies_in(reader, fields);
   for (const StateField& field : fields) {
+    const auto copy = copies.find(field.path);
+    if (copy != copies.end() && copy->second != nullptr && !is_in_form(field, *copy->second)) {
+      zero_field(evaluator, field, host);
+      ++left_out;
+      continue;
+    }
     if (!reader.has(field.path)) {
       if (field.optional) {  // refreshes were inline, with nothing in flight; or there were no residuals of merges yet
         zero_field(evaluator, field, host);
@@ -99,6 +129,10 @@ void restore(const Evaluator& evaluator, const CheckpointReader& reader, const s
     }
     restore_field(evaluator, reader, field, nonfinite, host);
   }
+  if (left_out > 0)
+    spdlog::warn(
+        "{} copies of factors are in another form in the checkpoint: refreshes that were in flight are left out",
+        left_out);
   if (missing > 0)
     spdlog::warn("{} of {} state fields were not in the checkpoint and are reinitialised", missing, fields.size());
 }

@@ -81,6 +81,16 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
+namespace {
+
+DriftNumbers drift_numbers(const RankStep& ranks) {
+  DriftNumbers numbers{static_cast<std::int64_t>(ranks.refreshed_sides)};
+  if (ranks.basis_drift >= 0) numbers.largest = ranks.basis_drift;
+  return numbers;
+}
+
+}  // namespace
+
 StepReport::StepReport(const Options& options, Metrics& metrics)
     : options_(options), metrics_(metrics), bar_(options.progress && !options.quiet) {
   text_.reserve(512);
@@ -115,6 +125,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.drift = stages.drift;
   line.replicas = stages.replicas;
   if (options_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
+  if (options_.drift) line.refreshes = drift_numbers(ranks);
   line.cosine = stages.cosine;
   ages_.clear();
   for (const StageAges& of : stages.ages)

@@ -67,6 +67,7 @@ class StepReport {
     double flops_per_token = 0;
     std::optional<double> peak_tflops;  // for MFU; null when not known
     bool workers = false;               // workers refresh preconditioners: lines say what that took
+    bool drift = false;                 // drift starts refreshes: lines say how many, and how far it was
     bool quiet = false;                 // reports nothing: true on all ranks but the first
     bool progress = true;               // shows the bar, if there is a terminal for it
   };

@@ -30,6 +30,7 @@ StepReport::Options report_options(const Options& options, bool first, bool prog
   setting.flops_per_token = flops_per_token(options);
   setting.peak_tflops = options.machine.peak_tflops;
   setting.workers = options.optimizer.refresh_workers() > 0;
+  setting.drift = options.optimizer.matrix && options.optimizer.matrix->refresh_drift > 0;
   setting.quiet = !first;
   setting.progress = progress;
   return setting;
@@ -115,6 +116,9 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
   });
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
+  if (const auto& matrix = options_.optimizer.matrix; matrix && matrix->refresh_drift > 0)
+    spdlog::info("refresh    sides whose bases have drifted by more than {}, looked at every {} updates",
+                 matrix->refresh_drift, matrix->refresh_every);
   if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
     diagnostics_ = stages.make_diagnostics(executor_.runs());
   batches_.start_at(sample_);

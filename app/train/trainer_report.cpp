@@ -23,12 +23,14 @@ void Trainer::fill_report(RankReport& mine) {
   clock_.end(Phase::optimizer);
   RefreshSeconds refreshes;
   RefreshAges ages;
+  RefreshDrift drift;
   for (std::size_t i = 0; i < executor_.stage_count(); ++i) {
     OptimizerControl& optimizer = executor_.run(i).optimizer_control();
     const RefreshSeconds spent = optimizer.take_refresh_seconds();
     refreshes.waits += spent.waits;
     refreshes.copies += spent.copies;
     refreshes.workers += spent.workers;
+    drift.add(optimizer.take_refresh_drift());
     const RefreshAges of_stage = optimizer.refresh_ages();
     ages.add(of_stage);
     mine.scores.add({executor_.run(i).largest_score()});
@@ -39,6 +41,8 @@ void Trainer::fill_report(RankReport& mine) {
     trace_ages(trace_.get(), stage, of_stage);
   }
   if (mine.ages.empty()) trace_ages(trace_.get(), -1, ages);
+  if (trace_.get() != nullptr && options_.optimizer.matrix && options_.optimizer.matrix->refresh_drift > 0)
+    trace_.get()->count("refreshed sides", -1, static_cast<double>(drift.sides));
   trace_.take_jobs();
   const auto seconds = executor_.take_seconds();
   clock_.move(Phase::optimizer, Phase::refresh, refreshes.waits);
@@ -52,7 +56,9 @@ void Trainer::fill_report(RankReport& mine) {
                static_cast<double>(ages.count),
                step_joules(),
                refreshes.copies,
-               refreshes.workers};
+               refreshes.workers,
+               static_cast<double>(drift.sides),
+               drift.largest};
   if (!told_.replicas) return;
   const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
   mine.replicas = {static_cast<double>(count.bytes.sent), count.drift};

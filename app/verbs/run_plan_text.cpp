@@ -189,6 +189,8 @@ void print_updates(const RunPlan& run) {
 }
 
 void print_refreshes(const RunPlan& run) {
+  if (const auto& matrix = run.options.optimizer.matrix; matrix && matrix->refresh_drift > 0)
+    fmt::print("refreshes   by drift: every {} updates at most, which is what is estimated\n\n", matrix->refresh_every);
   if (!run.options.optimizer.refresh.automatic) return;
   if (run.refresh_periods)
     fmt::print("refreshes   {}, at the rates of [machine]; a run measures its own at its start\n\n",

@@ -82,6 +82,7 @@ Options measured_options(const Options& options) {
   MatrixOptions& matrix = *measured.optimizer.matrix;
   matrix.refresh_every = std::min(matrix.refresh_every, period);
   matrix.refresh_staleness = 0;
+  matrix.refresh_drift = 0;
   matrix.refresh_eager = false;
   matrix.tier = Tier::device;
   matrix.field_tiers.clear();

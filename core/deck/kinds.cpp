@@ -202,13 +202,57 @@ MatrixOptions default_options(const MatrixKind& kind) {
   return options;
 }
 
+namespace {
+
+constexpr const char *every_key = "optimizer.refresh.every", *drift_bound_key = "optimizer.refresh.drift_bound",
+                     *drift_check_key = "optimizer.refresh.drift_check";
+
+// Returns whether what it refreshes are bases of its factors alone.
+bool refreshes_bases_alone(const MatrixKind& kind, const MatrixOptions& options) {
+  bool bases = false, others = false;
+  for (const FieldSize& field : kind.state(options, 2, 3)) {
+    if (field.use != FieldUse::result) continue;
+    const bool is_basis = field_of_block(field.name).starts_with("basis_");
+    bases = bases || is_basis;
+    others = others || !is_basis;
+  }
+  return bases && !others;
+}
+
+// Reads when refreshes come by drift. The time between checks is the shortest period that there can be, which stands
+// for that of refreshes in estimates.
+void read_drift(Deck& deck, const MatrixKind& kind, MatrixOptions& options) {
+  constexpr double usual_bound = 0.2;
+  constexpr std::int64_t usual_check = 10;
+  deck.text(every_key, "");
+  options.refresh_drift = deck.number(drift_bound_key, usual_bound, {.min = 0, .max = 1, .open_min = true});
+  options.refresh_every = deck.integer(drift_check_key, usual_check, {.min = 1});
+  if (refreshes_bases_alone(kind, options)) return;
+  deck.error(every_key,
+             "kind = \"" + kind.name + "\" refreshes roots or projectors: how far a basis has drifted says too little",
+             "an integer >= 1");
+}
+
+void read_period(Deck& deck, const MatrixKind& kind, MatrixOptions& options) {
+  const std::string given = deck.given(every_key);
+  if (given == "\"drift\"") return read_drift(deck, kind, options);
+  for (const char* key : {drift_bound_key, drift_check_key})
+    if (deck.has(key)) deck.error(key, "needs optimizer.refresh.every = \"drift\"", "no such key with another period");
+  if (given.starts_with('"') && given != "\"auto\"") {
+    deck.text(every_key, "");
+    return deck.error(every_key, "unknown value", "an integer >= 1, \"auto\" or \"drift\"");
+  }
+  options.refresh_every =
+      deck.integer_or(every_key, "auto", kind.refresh_every, {.min = 1}).value_or(kind.refresh_every);
+}
+
+}  // namespace
+
 MatrixOptions read_matrix_options(Deck& deck, const MatrixKind& kind) {
   MatrixOptions options = default_options(kind);
   ReadKeys reader(deck);
   kind.fields(options.keys, reader);
-  if (kind.refresh_every > 0)
-    options.refresh_every =
-        deck.integer_or("optimizer.refresh.every", "auto", kind.refresh_every, {.min = 1}).value_or(kind.refresh_every);
+  if (kind.refresh_every > 0) read_period(deck, kind, options);
   return options;
 }
 

@@ -25,15 +25,22 @@ ElementRule read_scalar_rule(Deck& deck) {
   return ElementRule::adamw;
 }
 
+// Returns whether what its refreshes read is no factor of a side: a snapshot without one.
+bool copies_gradients(const MatrixKind& kind, MatrixOptions matrix) {
+  matrix.refresh_staleness = std::max<std::int64_t>(1, matrix.refresh_staleness);
+  const std::vector<FieldSize> fields = kind.state(matrix, 2, 3);
+  return std::any_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.name == "snapshot"; });
+}
+
 // Reads the keys that only asynchronous refreshes have.
 void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
                        *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority",
-                       *coherence = "optimizer.refresh.coherence_every";
+                       *coherence = "optimizer.refresh.coherence_every", *snapshot = "optimizer.refresh.snapshot";
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
-    for (const char* key : {late, visibility, workers, cores, priority, coherence})
+    for (const char* key : {late, visibility, workers, cores, priority, coherence, snapshot})
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key with mode = \"inline\"");
     return;
   }
@@ -49,9 +56,12 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
   if (!refresh.automatic && matrix.refresh_staleness > longest)
     deck.error(late,
-               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.every = {})",
-                           matrix.refresh_every),
+               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.{} = {})",
+                           matrix.refresh_drift > 0 ? "drift_check" : "every", matrix.refresh_every),
                fmt::format("0 to {}", longest));
+  matrix.snapshot_bf16 = deck.choice(snapshot, "fp32", {"fp32", "bf16"}) == "bf16";
+  if (matrix.snapshot_bf16 && copies_gradients(kind, matrix))
+    deck.error(snapshot, "kind = \"" + kind.name + "\" copies a gradient, and no symmetric factor", "\"fp32\"");
   matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
   refresh.workers = static_cast<int>(deck.integer(workers, 1, {.min = 1, .max = max_threads}));
   for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))
@@ -106,6 +116,19 @@ void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, Refres
       static_cast<int>(deck.integer("optimizer.refresh.queue_depth", refresh.queue_depth, {.min = 1, .max = 256}));
 }
 
+// Refuses what goes with given periods alone.
+void check_drift(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix, const RefreshOptions& refresh) {
+  constexpr const char* every = "optimizer.refresh.every";
+  if (refresh.budget != RefreshOptions::Budget::uniform)
+    deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
+  if (matrix.refresh_eager)
+    deck.error(every,
+               "conflicts with optimizer.refresh.visibility = \"eager\": ranks with different bases would decide apart",
+               "visibility = \"fixed\", or an integer >= 1");
+  const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
+  if (!reason.empty()) deck.error(every, "conflicts with " + reason, "an integer >= 1");
+}
+
 RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
   RefreshOptions refresh;
   if (kind.refresh_every == 0) {
@@ -125,6 +148,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
     deck.error(stagger, "optimizer.refresh.every = \"auto\" spreads refreshes over all updates", "true");
   else if (refresh.automatic && refresh.budget != RefreshOptions::Budget::uniform)
     deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
+  if (matrix.refresh_drift > 0) check_drift(deck, kind, matrix, refresh);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;
 }

@@ -10,6 +10,11 @@ constexpr std::size_t alignment = 16, code_alignment = 64;  // floats, bytes: a 
 
 std::size_t elements(const FieldSize& size) { return static_cast<std::size_t>(size.rows * size.cols); }
 
+// Returns the floats that the field takes.
+std::size_t floats_in(const FieldSize& size) {
+  return size.dtype == DType::bf16 ? bf16_floats(elements(size)) : elements(size);
+}
+
 float* floats_of(const Page& page) { return reinterpret_cast<float*>(page.memory.get()); }
 
 template <class Space>
@@ -24,15 +29,15 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     : path_(std::move(path)), sizes_(sizes) {
   std::size_t floats = 0, codes = 0;
   for (const FieldSize& size : sizes_) {
-    const bool known = size.dtype == DType::f32 ||
+    const bool known = size.dtype == DType::f32 || size.dtype == DType::bf16 ||
                        (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
     SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
     if (is_paged<Space>(size)) {
       offset_.push_back(storage_->pages.size());
-      add_page(path_ + "/" + size.name, size.use, elements(size));
-    } else if (size.dtype == DType::f32) {
+      add_page(path_ + "/" + size.name, size.use, floats_in(size));
+    } else if (size.dtype == DType::f32 || size.dtype == DType::bf16) {
       offset_.push_back(floats);
-      floats += (elements(size) + alignment - 1) / alignment * alignment;
+      floats += (floats_in(size) + alignment - 1) / alignment * alignment;
     } else if (size.dtype == DType::u8) {
       offset_.push_back(codes);
       codes += (elements(size) + code_alignment - 1) / code_alignment * code_alignment;
@@ -56,7 +61,7 @@ const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, 
 template <class Space>
 StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return {};
-  if (is_host<Space> && is_paged<Space>(sizes_[find(like, DType::f32)])) {
+  if (is_host<Space> && is_paged<Space>(sizes_[find_array(like)])) {
     const Page& page = add_page(name, FieldUse::refresh, elements);
     return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
   }
@@ -72,6 +77,14 @@ std::size_t MatrixState<Space>::find(std::string_view name, DType dtype) const {
 }
 
 template <class Space>
+std::size_t MatrixState<Space>::find_array(std::string_view name) const {
+  const bool is_bf16 = std::any_of(sizes_.begin(), sizes_.end(), [name](const FieldSize& size) {
+    return size.name == name && size.dtype == DType::bf16;
+  });
+  return find(name, is_bf16 ? DType::bf16 : DType::f32);
+}
+
+template <class Space>
 const Page* MatrixState<Space>::page(std::size_t field) const {
   return is_paged<Space>(sizes_[field]) ? &storage_->pages[offset_[field]] : nullptr;
 }
@@ -79,14 +92,15 @@ const Page* MatrixState<Space>::page(std::size_t field) const {
 template <class Space>
 Matrix<float, Space> MatrixState<Space>::place(std::size_t field) const {
   const Page* const own = page(field);
-  return Matrix<float, Space>(own != nullptr ? floats_of(*own) : storage_->floats.data() + offset_[field],
-                              static_cast<std::size_t>(sizes_[field].rows),
-                              static_cast<std::size_t>(sizes_[field].cols));
+  const FieldSize& size = sizes_[field];
+  float* const data = own != nullptr ? floats_of(*own) : storage_->floats.data() + offset_[field];
+  if (size.dtype == DType::bf16) return Matrix<float, Space>(data, 1, floats_in(size));
+  return Matrix<float, Space>(data, static_cast<std::size_t>(size.rows), static_cast<std::size_t>(size.cols));
 }
 
 template <class Space>
 StateArray<Space> MatrixState<Space>::array(std::string_view name) const {
-  const std::size_t field = find(name, DType::f32);
+  const std::size_t field = find_array(name);
   return {place(field), page(field)};
 }
 
@@ -143,7 +157,7 @@ std::vector<StateField> MatrixState<Space>::fields() const {
     field.row_end = size.rows;
     field.optional = size.optional;
     field.of_basis = size.of_basis;
-    if (size.dtype == DType::f32) {
+    if (size.dtype == DType::f32 || size.dtype == DType::bf16) {
       field.data = place(i).data();
       if (const Page* const own = page(i)) field.pager = own->pager.get();
       field.on_device = !is_host<Space>;

@@ -43,12 +43,24 @@ class StateArray {
   const Page* page_ = nullptr;
 };
 
+// Returns the floats in whose memory so many numbers of bf16 lie, and these numbers.
+constexpr std::size_t bf16_floats(std::size_t numbers) { return (numbers + 1) / 2; }
+template <class Space>
+Vector<bf16, Space> bf16_of(Matrix<float, Space> floats, std::size_t numbers) {
+  return Vector<bf16, Space>(reinterpret_cast<bf16*>(floats.data()), numbers);
+}
+template <class Space>
+Vector<const bf16, Space> bf16_of(Matrix<const float, Space> floats, std::size_t numbers) {
+  return Vector<const bf16, Space>(reinterpret_cast<const bf16*>(floats.data()), numbers);
+}
+
 template <class Space>
 class MatrixState {
  public:
   MatrixState(const Space&, const std::vector<FieldSize>&, std::string path);  // path: "/optimizer/<HF name>"
 
-  // Returns an array by name; internal error when there is none, or it is of another type.
+  // Returns an array by name; internal error when there is none, or it is of another type. One of bf16 is seen as the
+  // floats that it lies in, (1, bf16_floats), of which bf16_of() makes its numbers.
   StateArray<Space> array(std::string_view name) const;
   Matrix<const float, Space> read(std::string_view name) const { return array(name).read(); }
   WriteGuard<Matrix<float, Space>> write(std::string_view name, Pager::Need need = Pager::Need::contents) const {
@@ -65,7 +77,7 @@ class MatrixState {
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;
-  // Returns the memory of all f32 and u8 fields and rooms, which lives as long as somebody holds it.
+  // Returns the memory of all f32, bf16 and u8 fields and rooms, which lives as long as somebody holds it.
   std::shared_ptr<const void> storage() const { return storage_; }
   const std::string& path() const { return path_; }
 
@@ -83,6 +95,7 @@ class MatrixState {
   };
 
   std::size_t find(std::string_view name, DType) const;
+  std::size_t find_array(std::string_view name) const;  // of f32 or bf16
   const Page* page(std::size_t field) const;
   Matrix<float, Space> place(std::size_t field) const;
   const Page& add_page(const std::string& name, FieldUse, std::size_t elements);

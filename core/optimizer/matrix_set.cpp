@@ -67,8 +67,10 @@ class StreamSet : public MatrixSet<Exec> {
       streams_.push_back({spaces[stream], Gemm<Space>(spaces[stream], setting.deterministic), Workspace<Space>(bytes)});
       streams_.back().nonfinite = setting.nonfinite;
       streams_.back().refresh.policy = setting.refresh;
-      if constexpr (!is_host<Space>)
-        streams_.back().refresh.queued = {spaces[stream], needs_of(items, setting, stream).jobs};
+      const double drift = setting.options.refresh_drift;
+      const std::size_t jobs = is_host<Space> && drift == 0 ? 0 : needs_of(items, setting, stream).jobs;
+      if constexpr (!is_host<Space>) streams_.back().refresh.queued = {spaces[stream], jobs};
+      if (drift > 0) streams_.back().refresh.drift = {drift, jobs};
     }
     if (setting.options.refresh_staleness > 0) start_workers(items, setting);
   }
@@ -130,6 +132,11 @@ class StreamSet : public MatrixSet<Exec> {
       all.copies = std::max(all.copies, mine.copies);
       all.workers += mine.workers;
     }
+    return all;
+  }
+  RefreshDrift take_refresh_drift() override {
+    RefreshDrift all;
+    for (Stream<Space>& stream : streams_) all.add(std::exchange(stream.refresh.drift.found, {}));
     return all;
   }
   WorkerPool* workers() override { return workers_ ? workers_->pool() : nullptr; }

@@ -51,7 +51,8 @@ class MatrixSet {
   virtual std::vector<StateField> state() = 0;  // in the order of the items; waits for refreshes that are queued
   // Returns the seconds since the last call: waits and copies of the stream that spent most on each, workers of all.
   virtual RefreshSeconds take_refresh_seconds() = 0;
-  virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes
+  virtual RefreshDrift take_refresh_drift() = 0;  // of all streams since the last call
+  virtual WorkerPool* workers() = 0;              // null: no asynchronous refreshes
   virtual std::int64_t refresh_failures() const = 0;
   // Returns the updates since the snapshots were taken from which the bases, roots and projectors in use come, over all
   // that there are; inline: since the start of the process.

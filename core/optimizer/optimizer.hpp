@@ -45,6 +45,7 @@ class Optimizer final : public OptimizerControl {
   RefreshSeconds take_refresh_seconds() override {
     return matrices_ ? matrices_->take_refresh_seconds() : RefreshSeconds{};
   }
+  RefreshDrift take_refresh_drift() override { return matrices_ ? matrices_->take_refresh_drift() : RefreshDrift{}; }
   WorkerPool* workers() override { return matrices_ ? matrices_->workers() : nullptr; }
   RefreshAges refresh_ages() const override { return matrices_ ? matrices_->ages() : RefreshAges{}; }
   std::int64_t refresh_failures() const override { return matrices_ ? matrices_->refresh_failures() : 0; }

@@ -177,6 +177,10 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
     line.number("refresh_copy_s", t.workers->copy_s);
     line.number("refresh_worker_s", t.workers->worker_s);
   }
+  if (t.refreshes) {
+    line.integer("refreshed_sides", t.refreshes->sides);
+    line.number("basis_drift", t.refreshes->largest);
+  }
   if (t.replicas) {
     line.integer("coherence_bytes", t.replicas->bytes);
     line.number("replica_drift", t.replicas->bytes > 0 ? std::optional(t.replicas->drift) : std::nullopt);

@@ -26,6 +26,13 @@ struct WorkerNumbers {
   double copy_s = 0, worker_s = 0;
 };
 
+// Refreshes that are started by drift: the sides of matrices that were refreshed, on all ranks, and the largest drift
+// of the checks of the update before; empty: there were none.
+struct DriftNumbers {
+  std::int64_t sides = 0;
+  std::optional<double> largest = {};
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -42,6 +49,7 @@ struct TrainLine {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::optional<ReplicaNumbers> replicas = {};
   std::optional<WorkerNumbers> workers = {};
+  std::optional<DriftNumbers> refreshes = {};
 };
 
 // The ages of the preconditioners of one pipeline stage, in updates.

@@ -100,13 +100,18 @@ void permute_columns(const Exec&, Matrix<const T, Exec> x, Vector<const std::int
 template <class Exec, class T>
 void fix_signs(const Exec&, Matrix<T, Exec> x);
 
-// Symmetric matrices are packed as their lower triangle, row after row: d (d + 1) / 2 numbers. Nothing is lost.
+// Symmetric matrices are packed as their lower triangle, row after row: d (d + 1) / 2 numbers. In fp32 nothing is lost,
+// in bf16 each number is rounded to nearest.
 KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_size(std::size_t d) { return d * (d + 1) / 2; }
 
 // Packs x (d, d) symmetric, of which the lower triangle is read, into packed (d (d + 1) / 2).
 template <class Exec>
 void pack_symmetric(const Exec&, Matrix<const float, Exec> x, Vector<float, Exec> packed);
 template <class Exec>
+void pack_symmetric(const Exec&, Matrix<const float, Exec> x, Vector<bf16, Exec> packed);
+template <class Exec>
 void unpack_symmetric(const Exec&, Vector<const float, Exec> packed, Matrix<float, Exec> x);
+template <class Exec>
+void unpack_symmetric(const Exec&, Vector<const bf16, Exec> packed, Matrix<float, Exec> x);
 
 }  // namespace sestina

@@ -46,9 +46,10 @@ struct RankStep {
   double preconditioner_ages = 0, preconditioners = 0;   // sum of ages, and how many there are
   double energy = 0;                               // joules of the node, from one rank of each; NaN: not known there
   double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
+  double refreshed_sides = 0, basis_drift = -1;    // RefreshDrift
   // Makes this the step of all ranks: the times of the rank that took longest (so that its phases add up to no more
-  // than the step; the first of equals), the largest memory and age, all ages, preconditioners, joules and seconds of
-  // workers.
+  // than the step; the first of equals), the largest memory, age and drift, all ages, preconditioners, joules, seconds
+  // of workers and refreshed sides.
   void add(const RankStep& other) {
     if (other.seconds.back() > seconds.back()) {
       seconds = other.seconds;
@@ -60,6 +61,8 @@ struct RankStep {
     preconditioners += other.preconditioners;
     energy += other.energy;
     refresh_workers += other.refresh_workers;
+    refreshed_sides += other.refreshed_sides;
+    basis_drift = std::max(basis_drift, other.basis_drift);
   }
 };
 // The ages of the preconditioners of one pipeline stage.

@@ -59,15 +59,12 @@ double refresh_cost(const StagePlan& stage, const OptimizerOptions& optimizer) {
 // compute threads.
 constexpr double reserve = 1.5;
 
-// Makes one job for each snapshot, with its part of the kind's refresh work: in proportion to d^3 for a snapshot of
-// side d, or to m n min(m, n) for one of m by n.
+// Makes one job for each snapshot, with its part of the kind's refresh work.
 RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::int64_t index, double flops) {
   RefreshLoad load{index};
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
   for (const FieldSize& field : fields_of(options, rows, cols))
-    if (field.name.find("snapshot") != std::string::npos)
-      load.jobs.push_back(static_cast<double>(field.rows * field.cols) *
-                          static_cast<double>(std::min(field.rows, field.cols)));
+    if (field.name.find("snapshot") != std::string::npos) load.jobs.push_back(snapshot_work(field));
   const double work = refresh_flops(options, part.rows, part.cols), all = load.seconds();
   for (double& job : load.jobs) job *= reserve * work / (flops * all);
   return load;

@@ -30,7 +30,7 @@ GROUPS = {
     "bases": ["tiny_soap", "tiny_soap_blocks", "tiny_soap_muon", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
-    "workers": ["tiny_soap_async"],
+    "workers": ["tiny_soap_async", "tiny_soap_drift"],
     "tiers": ["tiny_soap_tiers"],
     "forms": ["tiny_poet_x", "tiny_lora"],
     "pipelines": ["tiny_pipeline"],

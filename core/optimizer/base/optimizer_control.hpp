@@ -23,6 +23,17 @@ struct RefreshSeconds {
   double workers = 0;  // in workers: for the results that were taken
 };
 
+// What refreshes by drift did (optimizer.refresh.every = "drift"): the sides that were refreshed, and the largest drift
+// that was told (-1: none was), which is that of checks in the update before.
+struct RefreshDrift {
+  std::int64_t sides = 0;
+  double largest = -1;
+  void add(const RefreshDrift& other) {
+    sides += other.sides;
+    largest = std::max(largest, other.largest);
+  }
+};
+
 // Updates since the snapshots were taken from which the bases, roots and projectors in use come.
 struct RefreshAges {
   std::int64_t max = 0, sum = 0, count = 0;
@@ -42,6 +53,7 @@ class OptimizerControl {
  public:
   virtual ~OptimizerControl() = default;
   virtual RefreshSeconds take_refresh_seconds() = 0;
+  virtual RefreshDrift take_refresh_drift() = 0;  // since the last call
   virtual RefreshAges refresh_ages() const = 0;
   virtual std::int64_t refresh_failures() const = 0;
   virtual WorkerPool* workers() = 0;  // null: no asynchronous refreshes

@@ -1,5 +1,7 @@
 #include "core/optimizer/base/refresh_context.hpp"
 
+#include <algorithm>
+
 #include "kernels/base/error.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 
@@ -78,6 +80,29 @@ bool QueuedRefreshes<Space>::arrived() const {
   return verdicts_.arrived(bookings_.size() - 1);  // the last one comes after all others
 }
 
+template <class Space>
+Vector<double, Space> DriftChecks<Space>::start(std::int64_t& due) {
+  SESTINA_REQUIRE(due_.size() < drifts_.size(), "{} checks of drift in one update", due_.size() + 1);
+  due_.push_back(&due);
+  return drifts_.at(due_.size() - 1);
+}
+
+template <class Space>
+void DriftChecks<Space>::finish(const Space& exec) {
+  drifts_.send(exec, due_.size() - 1);
+}
+
+template <class Space>
+void DriftChecks<Space>::book(const Space& exec) {
+  if (due_.empty()) return;
+  if (!drifts_.arrived(due_.size() - 1)) exec.fence("drift");  // the last one comes after all others
+  for (std::size_t i = 0; i < due_.size(); ++i) {
+    *due_[i] = drifts_[i] > bound_ ? 1 : 0;
+    found.largest = std::max(found.largest, drifts_[i]);
+  }
+  due_.clear();
+}
+
 #define SESTINA_VERDICT_OF(Space, From)                                                                           \
   template void publish_values<Space, From>(const Space&, Vector<const double, Space>, Vector<const From, Space>, \
                                             Vector<float, Space>);
@@ -87,6 +112,7 @@ bool QueuedRefreshes<Space>::arrived() const {
   template void make_verdict<Space>(const Space&, const RefreshChecks<Space>&, std::size_t, Vector<double, Space>); \
   template void publish_order<Space>(const Space&, Vector<const double, Space>, Vector<const std::int32_t, Space>,  \
                                      Vector<std::int32_t, Space>);                                                  \
+  template class DriftChecks<Space>;                                                                                \
   template class QueuedRefreshes<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_VERDICT)
 

@@ -114,6 +114,32 @@ class QueuedRefreshes {
   std::vector<Booking> bookings_;
 };
 
+// Checks of how far factors are from diagonal in the bases in use. The host books them at the next update, on every
+// space, so that it never waits: a side whose drift lies beyond the bound is refreshed then.
+template <class Space>
+class DriftChecks {
+ public:
+  DriftChecks() = default;  // refreshes come by period
+  // checks: in one update, at most.
+  DriftChecks(double bound, std::size_t checks) : bound_(bound), drifts_("sestina::basis_drifts", checks) {
+    due_.reserve(checks);
+  }
+
+  // Starts a check, whose drift goes to the place returned; due becomes 1 where it lies beyond the bound, else 0.
+  Vector<double, Space> start(std::int64_t& due);
+  // Ends that check.
+  void finish(const Space&);
+  // Books all checks, waiting where the space is not there yet.
+  void book(const Space&);
+
+  RefreshDrift found = {};  // since it was last read
+
+ private:
+  double bound_ = 0;
+  HostValues<Space> drifts_;
+  std::vector<std::int64_t*> due_;  // of the checks that are not booked
+};
+
 // The rules for refreshes: their times, and what happens when they go wrong; shared by all matrices of a run.
 struct RefreshPolicy {
   std::int64_t max_failures = 3;           // in a row, of one factor; then the run stops
@@ -136,6 +162,7 @@ struct RefreshContext {
   std::int64_t failures = 0;           // factors that kept their last good result, since the start
   RefreshChecks<Space> checks;         // checks of the refresh under way
   QueuedRefreshes<Space> queued = {};  // refreshes that a device judges by itself
+  DriftChecks<Space> drift = {};       // refreshes that are started by drift
   RefreshWorkers* workers = nullptr;   // run asynchronous refreshes; null: these are put off instead
   CopyQueue<Space>* copies = nullptr;  // copies to host memory for workers; null: there are none
 };

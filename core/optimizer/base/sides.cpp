@@ -1,6 +1,7 @@
 #include "core/optimizer/base/sides.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace sestina {
@@ -26,6 +27,16 @@ void add_counters(std::vector<FieldSize>& fields, Sides sides) {
   if (sides.right) fields.push_back({"failures_right", DType::i64, 1, 1});
 }
 
+FieldSize packed_snapshot(const MatrixOptions& options, const std::string& name, std::int64_t d) {
+  return {name, options.snapshot_bf16 ? DType::bf16 : DType::f32, d * (d + 1) / 2};
+}
+
+double snapshot_work(const FieldSize& field) {
+  const auto rows = static_cast<double>(field.rows), cols = static_cast<double>(field.cols);
+  if (field.cols > 1) return rows * cols * std::min(rows, cols);
+  return std::pow((std::sqrt(8 * rows + 1) - 1) / 2, 3);
+}
+
 void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, const std::vector<FieldSize>& snapshots) {
   if (options.refresh_staleness == 0 || snapshots.empty()) return;
   for (const FieldSize& snapshot : snapshots) {
@@ -41,8 +52,15 @@ void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, cons
 void add_jobs(std::vector<FieldSize>& fields, const MatrixOptions& options, Sides sides, std::int64_t rows,
               std::int64_t cols) {
   std::vector<FieldSize> snapshots;
-  add_squares(snapshots, "snapshot", sides, rows, cols);
+  if (sides.left) snapshots.push_back(packed_snapshot(options, "snapshot_left", rows));
+  if (sides.right) snapshots.push_back(packed_snapshot(options, "snapshot_right", cols));
   add_jobs(fields, options, snapshots);
+}
+
+void add_drift(std::vector<FieldSize>& fields, const MatrixOptions& options, Sides sides) {
+  if (options.refresh_drift == 0) return;
+  if (sides.left) fields.push_back({"drifted_left", DType::i64, 1, 1, true});
+  if (sides.right) fields.push_back({"drifted_right", DType::i64, 1, 1, true});
 }
 
 Sides sides_with_bases(const std::vector<FieldSize>& fields) {

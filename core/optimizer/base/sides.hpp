@@ -23,11 +23,19 @@ void add_vectors(std::vector<FieldSize>&, const std::string& name, Sides, std::i
 // Adds counters: updates made, whether the first call is over, refreshes failed in a row.
 void add_counters(std::vector<FieldSize>&, Sides);
 
+// Returns the snapshot of a symmetric factor (d, d): packed (kernels/optimizer/eigen.hpp), in fp32 or bf16.
+FieldSize packed_snapshot(const MatrixOptions&, const std::string& name, std::int64_t d);
+// Returns the work of a refresh from this snapshot, up to a factor: d^3, or m n min(m, n) where it is no factor.
+double snapshot_work(const FieldSize&);
+
 // Adds the state of asynchronous refreshes: the snapshot of each side, by its name and size, and by side the update of
 // the one in flight (0: none) and 1 + that of the one that the result in use comes from (0: none). Adds nothing where
 // refreshes are inline; a checkpoint may lack these fields.
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, const std::vector<FieldSize>& snapshots);
 void add_jobs(std::vector<FieldSize>&, const MatrixOptions&, Sides, std::int64_t rows, std::int64_t cols);
+
+// Adds whether a side is to be refreshed at the next update, where drift decides (a checkpoint may lack it).
+void add_drift(std::vector<FieldSize>&, const MatrixOptions&, Sides);
 
 // Returns the sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);

@@ -146,6 +146,7 @@ std::vector<FieldSize> kl_fields(const MatrixOptions& options, std::int64_t rows
   add_vectors(fields, "eigenvalue", {}, rows, cols);
   add_counters(fields, {});
   add_jobs(fields, options, Sides{}, rows, cols);
+  add_drift(fields, options, Sides{});
   set_of_basis(fields, {"basis_left", "basis_right", "second_moment", "eigenvalue_left", "eigenvalue_right"});
   return fields;
 }

@@ -36,7 +36,7 @@ MatrixKind kl_shampoo_kind() {
   fill_kl_kind(kind, false);
   kind.max_dim = [](const MatrixOptions& options) { return options.as<KlOptions>().max_dim; };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return two_sided_needs({}, KlRule(options.as<KlOptions>(), options).refresh, rows, cols);
+    return two_sided_needs(options, {}, KlRule(options.as<KlOptions>(), options).refresh, rows, cols);
   };
   kind.stated_flops = stated_roots;
   // The work by side is 4 a^2 b for whitening, a^2 b for a factor of the estimate, 4 a^2 b for the direction.

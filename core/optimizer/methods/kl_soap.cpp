@@ -51,7 +51,7 @@ MatrixKind kl_soap_kind() {
   fill_kl_kind(kind, true);
   kind.max_dim = [](const MatrixOptions& options) { return options.as<KlSoapOptions>().max_dim; };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
-    return two_sided_needs({}, KlRule(options.as<KlSoapOptions>(), options).refresh, rows, cols);
+    return two_sided_needs(options, {}, KlRule(options.as<KlSoapOptions>(), options).refresh, rows, cols);
   };
   kind.stated_flops = stated_rotation;
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {

@@ -46,10 +46,10 @@ bool power_step(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdam
                 const typename TwoSided<Space>::Point& point, Matrix<const float, Space> momentum,
                 Matrix<float, Space> second_moment) {
   const auto frame = stream.workspace.frame();
-  const Sides due{point.due && sides.left.on(), point.due && sides.right.on()};
-  const MomentumFactors<Space> factors(stream.workspace, due, momentum.extent(0), momentum.extent(1));
-  if (due.left) stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, factors.left);
-  if (due.right) stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, factors.right);
+  const Sides read{sides.reads_factor(sides.left, point), sides.reads_factor(sides.right, point)};
+  const MomentumFactors<Space> factors(stream.workspace, read, momentum.extent(0), momentum.extent(1));
+  if (read.left) stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, factors.left);
+  if (read.right) stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, factors.right);
   return sides.refresh(stream, rule.refresh, point, {second_moment, {}, {}}, factors.left, factors.right);
 }
 

@@ -44,6 +44,7 @@ std::vector<FieldSize> rotated_fields(const MatrixOptions& options, Sides sides,
   add_squares(fields, "basis", sides, rows, cols, FieldUse::result);
   add_counters(fields, sides);
   add_jobs(fields, options, sides, rows, cols);
+  add_drift(fields, options, sides);
   if (keep_rotated) {
     fields.push_back({"momentum_rotated", DType::f32, rows, cols});
     fields.push_back({"momentum_in_basis", DType::i64, 1, 1});
@@ -119,7 +120,7 @@ void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
   const bool is_new = rule_.from_momentum
                           ? refresh_from_momentum<Space>(stream, sides_, rule_, point, momentum_, second_moment_)
                           : sides_.refresh(stream, rule_.refresh, point, {second_moment_, {}, {}});
-  if (rule_.keep_rotated && (due || is_new)) state_.counter("momentum_in_basis") = 0;
+  if (rule_.keep_rotated && (is_new || (due && !sides_.by_drift()))) state_.counter("momentum_in_basis") = 0;
 }
 
 template <class Space>
@@ -189,7 +190,7 @@ template <class Space>
 RefreshNeeds RotatedAdam<Space>::refresh_needs(const MatrixOptions& options, const RotatedAdamRule& rule,
                                                std::int64_t rows, std::int64_t cols) {
   const auto m = static_cast<std::size_t>(rows), n = static_cast<std::size_t>(cols);
-  return two_sided_needs(sides_with_bases(fields_of(options, m, n)), rule.refresh, rows, cols);
+  return two_sided_needs(options, sides_with_bases(fields_of(options, m, n)), rule.refresh, rows, cols);
 }
 
 #define SESTINA_ROTATED_ADAM(Space) template class RotatedAdam<Space>;

@@ -258,7 +258,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
                        .snapshot = s.snapshot,
                        .failures = s.failures,
                        .results = s.refreshes,
-                       .room = {.basis = s.basis.size(), .root = s.root.size()}});
+                       .room = {.basis = s.basis.size(), .root = s.root.size()},
+                       .d = s.size()});
     return sides;
   }
 
@@ -376,9 +377,9 @@ RefreshNeeds shampoo_needs(const MatrixOptions& options, std::int64_t rows, std:
   auto counter = Workspace<Serial>::counter();
   const auto add = [&](std::size_t d) {
     ++needs.jobs;
-    declare_refresh<Serial>(counter, root, d);
+    declare_packed_job(counter, root, d);
     needs.results += results * d * d * sizeof(float);
-    needs.copies += results * d * d * sizeof(float);  // a snapshot, and that basis
+    needs.copies += bytes_of(packed_snapshot(options, "snapshot", static_cast<std::int64_t>(d)));
   };
   for (const ShampooBlock& block : layout.blocks) {
     add(block.rows);

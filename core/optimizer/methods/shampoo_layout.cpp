@@ -68,8 +68,11 @@ std::vector<FieldSize> shampoo_state(const MatrixOptions& options, std::int64_t 
   }
   std::vector<FieldSize> snapshots;
   for (const ShampooBlock& block : layout.blocks) {
-    snapshots.push_back(matrix_field(block.prefix + "snapshot_left", block.rows, block.rows));
-    if (!layout.is_vector) snapshots.push_back(matrix_field(block.prefix + "snapshot_right", block.cols, block.cols));
+    const auto add = [&](const char* side, std::size_t d) {
+      snapshots.push_back(packed_snapshot(options, block.prefix + "snapshot_" + side, static_cast<std::int64_t>(d)));
+    };
+    add("left", block.rows);
+    if (!layout.is_vector) add("right", block.cols);
   }
   add_jobs(fields, options, snapshots);
   set_of_basis(fields, {"basis_left", "basis_right"});

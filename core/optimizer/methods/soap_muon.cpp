@@ -166,7 +166,7 @@ MatrixKind soap_muon_kind() {
   };
   kind.refresh_needs = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     const auto& o = options.as<SoapMuonKeys>();
-    return two_sided_needs(Sides{}, soap_muon_refresh(o), rows, cols);
+    return two_sided_needs(options, Sides{}, soap_muon_refresh(o), rows, cols);
   };
   // Newton-Schulz, whose polynomial is odd, keeps what SOAP keeps; rows that are scaled alone are not skew.
   kind.keeps_skew = [](const MatrixOptions& options) { return !options.as<SoapMuonKeys>().row_equilibration; };

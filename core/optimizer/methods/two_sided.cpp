@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/optimizer/refresh/basis_drift.hpp"
+#include "kernels/base/threads.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
@@ -27,12 +29,14 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
     if (!state.has("basis" + suffix)) continue;
     side.basis = state.array("basis" + suffix);
     side.failures = &state.counter("failures" + suffix);
+    if (state.has("drifted" + suffix)) side.drifted = &state.counter("drifted" + suffix);
     if (state.has("factor" + suffix)) side.factor = state.array("factor" + suffix);
     side.number = sides.size();
     sides.push_back({.name = side.name,
                      .snapshot = "snapshot" + suffix,
                      .failures = side.failures,
-                     .room = {.basis = side.basis.size(), .order = side.basis.extent(0)}});
+                     .room = {.basis = side.basis.size(), .order = side.basis.extent(0)},
+                     .d = side.basis.extent(0)});
   }
   return sides;
 }
@@ -95,8 +99,18 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
                                 .basis = side.basis};
   request.job.factor = factor.extent(0) > 0 ? factor : side.factor.read();
   if (sorted) request.job.order = order;
-  const Refreshed result = port_.at(stream, side.number, point.t, point.due ? Due::now : Due::no,
-                                    [&request](std::int64_t) { return request; });
+  const bool due = side.drifted != nullptr ? is_drifted(side) : point.due;
+  const Refreshed result =
+      port_.at(stream, side.number, point.t, due ? Due::now : Due::no, [&request](std::int64_t) { return request; });
+  if (side.drifted != nullptr) {
+    *side.drifted = 0;
+    stream.refresh.drift.found.sides += result == Refreshed::done ? 1 : 0;
+    if (point.due) {
+      const SecondsSpent spent(stream.refresh.seconds.waits);
+      basis_drift<Space>(stream, request.job.factor, side.basis.read(), stream.refresh.drift.start(*side.drifted));
+      stream.refresh.drift.finish(stream.exec);
+    }
+  }
   if (result != Refreshed::done) return {};
   if (sorted && rule.permute) return {true, order};
   return {true, {}};
@@ -119,7 +133,7 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
                               const InBasis& in_basis, Matrix<const float, Space> left_factor,
                               Matrix<const float, Space> right_factor) {
   port_.pass(point.t);
-  if (!point.due && !port_.in_flight()) return false;
+  if (!point.due && !port_.in_flight() && !is_drifted(left) && !is_drifted(right)) return false;
   const auto frame = stream.workspace.frame();
   const ColumnOrders<Space> orders(stream.workspace, rows_, cols_);
   const Moved rows = refresh_side(stream, rule, point, left, left_factor, orders.left);
@@ -134,16 +148,17 @@ bool TwoSided<Space>::refresh(Stream<Space>& stream, const RefreshRule& rule, co
   return true;
 }
 
-RefreshNeeds two_sided_needs(Sides sides, const RefreshRule& rule, std::int64_t rows, std::int64_t cols) {
+RefreshNeeds two_sided_needs(const MatrixOptions& options, Sides sides, const RefreshRule& rule, std::int64_t rows,
+                             std::int64_t cols) {
   RefreshNeeds needs;
   auto counter = Workspace<Serial>::counter();
   const auto add = [&](std::int64_t side) {
     const auto d = static_cast<std::size_t>(side);
     ++needs.jobs;
-    declare_refresh<Serial>(counter, rule.method, d, rule.sorts());
+    declare_packed_job(counter, rule.method, d, rule.sorts());
     needs.results += d * d * sizeof(float);
     needs.orders += d * sizeof(std::int32_t);
-    needs.copies += 2 * d * d * sizeof(float);
+    needs.copies += bytes_of(packed_snapshot(options, "snapshot", side));
   };
   if (sides.left) add(rows);
   if (sides.right) add(cols);
@@ -162,8 +177,12 @@ void declare_side_refreshes(Workspace<Space>& workspace, Sides sides, const Refr
                             std::size_t cols) {
   const auto frame = workspace.frame();
   const ColumnOrders<Space> orders(workspace, rows, cols);
-  if (sides.left) declare_refresh<Space>(workspace, rule.method, rows, rule.sorts());
-  if (sides.right) declare_refresh<Space>(workspace, rule.method, cols, rule.sorts());
+  const auto side = [&](std::size_t d) {
+    declare_refresh<Space>(workspace, rule.method, d, rule.sorts());
+    declare_basis_drift<Space>(workspace, d);
+  };
+  if (sides.left) side(rows);
+  if (sides.right) side(cols);
   declare<MatrixScratch<Space>>(workspace, rows, cols);
 }
 

@@ -26,7 +26,8 @@ struct Side {
   StateArray<Space> factor, basis;  // (d, d); (0, 0): none kept
   std::string name;                 // name of the factor, for messages
   std::int64_t* failures = nullptr;
-  std::size_t number = 0;  // number among the port's sides
+  std::int64_t* drifted = nullptr;  // 1: it is refreshed at the next update; null: refreshes come by period
+  std::size_t number = 0;           // number among the port's sides
   bool on() const { return basis.extent(0) != 0; }
 };
 
@@ -74,12 +75,20 @@ class TwoSided {
   };
   bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
                Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});
+  // Returns whether drift decides: then a point that is due is one at which drift is measured, and a side is refreshed
+  // at the update after one at which it lay beyond the bound.
+  bool by_drift() const { return left.drifted != nullptr || right.drifted != nullptr; }
+  // Returns whether the factor of a side is read at this point.
+  bool reads_factor(const Side<Space>& side, const Point& point) const {
+    return side.on() && (point.due || is_drifted(side));
+  }
   // Notes that the bases come from update t by another way.
   void renew(std::int64_t t) { port_.renew(t); }
   RefreshAges ages() const { return port_.ages(); }
   RefreshPort<Space>& port() { return port_; }
 
  private:
+  static bool is_drifted(const Side<Space>& side) { return side.drifted != nullptr && *side.drifted != 0; }
   struct Moved;
   Moved refresh_side(Stream<Space>&, const RefreshRule&, const Point&, const Side<Space>&,
                      Matrix<const float, Space> factor, Vector<std::int32_t, Space> order);
@@ -91,7 +100,7 @@ class TwoSided {
 };
 
 // Returns the needs of matrices with bases on these sides, each refreshed by a job.
-RefreshNeeds two_sided_needs(Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
+RefreshNeeds two_sided_needs(const MatrixOptions&, Sides, const RefreshRule&, std::int64_t rows, std::int64_t cols);
 
 // Take what first_bases() after is_zero(), and refresh(), take for a matrix with bases on these sides.
 template <class Space>

@@ -26,6 +26,7 @@ constexpr int first_updates = 2, measured_updates = 5;
 MatrixOptions always_due(MatrixOptions options) {
   options.refresh_every = 1;
   options.refresh_staleness = 0;
+  options.refresh_drift = 0;
   options.tier = Tier::device;
   options.field_tiers.clear();
   const MatrixKind& kind = *find_matrix_kind(options.kind);

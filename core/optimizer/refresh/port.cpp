@@ -37,6 +37,7 @@ RefreshPort<Space>::RefreshPort(MatrixState<Space>& state, const MatrixOptions& 
     s.computed_from = asynchronous ? &state.counter("computed_from") + i : &own_counters_[2 * i + 1];
     if (asynchronous) {
       s.snapshot = state.array(s.side.snapshot);
+      s.form = {s.side.d, options.snapshot_bf16};
       make_task(state, s);
     }
     sides_.push_back(std::move(s));
@@ -58,7 +59,6 @@ void RefreshPort<Space>::make_task(MatrixState<Space>& state, SideState& s) {
   s.task->name = s.side.name;
   if constexpr (is_host<Space>) return;
   here.factor = decltype(here.factor)("sestina::snapshot on the host", s.snapshot.size());
-  here.basis = decltype(here.basis)("sestina::basis on the host", room.basis);
   here.arrived = {"sestina::snapshot_arrived", 1};
   s.task->set_arrival([&here] { return here.arrived.arrived(0); });
 }
@@ -109,6 +109,7 @@ std::int64_t RefreshPort<Space>::newness() const {
 template <class Space>
 void RefreshPort<Space>::release(Stream<Space>& stream) {
   sent_ = 0;
+  for (SideState& s : sides_) s.room_has = 0;
   if (stream.refresh.workers == nullptr) return;
   for (SideState& s : sides_)
     if (!s.task->idle()) wait(stream, s);
@@ -141,8 +142,11 @@ void RefreshPort<Space>::send(Stream<Space>& stream, std::size_t side, std::int6
   if (*s.dispatched > 0) return;  // one at a time; this happens only in a fork with another period
   const SecondsSpent spent(stream.refresh.seconds.copies);
   const auto snapshot = s.snapshot.write(Pager::Need::room);
-  convert<Space, float, float>(stream.exec, flat<const float, Space>(request.job.factor),
-                               flat<float, Space>(snapshot.view()));
+  if (s.form.d > 0)
+    pack_snapshot<Space>(stream.exec, s.form, request.job.factor, snapshot.view());
+  else
+    convert<Space, float, float>(stream.exec, flat<const float, Space>(request.job.factor),
+                                 flat<float, Space>(snapshot.view()));
   *s.dispatched = t;
   submit(stream, s, request);
 }
@@ -153,16 +157,17 @@ void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const Refre
   if (stream.refresh.workers == nullptr) return;
   const std::size_t rows = s.snapshot.extent(0), cols = s.snapshot.extent(1), d = request.basis.extent(0);
   if constexpr (is_host<Space>) {
-    s.task->prepare(request, s.snapshot.template as<Serial>(rows, cols), request.basis.template as<Serial>(d, d));
+    s.task->prepare(request, s.snapshot.template as<Serial>(rows, cols), s.form,
+                    request.basis.template as<Serial>(d, d));
   } else {
     copy_to_host(stream, s, request);
-    const auto on_host = [](const auto& x, std::size_t m, std::size_t n) {
-      return StateArray<Serial>(Matrix<float, Serial>(x.data(), m, n), nullptr);
-    };
-    s.task->prepare(request, on_host(s.on_host->factor, rows, cols), on_host(s.on_host->basis, d, d));
+    const StateArray<Serial> factor(Matrix<float, Serial>(s.on_host->factor.data(), rows, cols), nullptr);
+    s.task->prepare(request, factor, s.form, s.task->room_for_basis(d));
   }
   s.task->deadline = *s.dispatched + staleness_;
-  s.task->cost = static_cast<double>(s.snapshot.size()) * static_cast<double>(std::min(rows, cols));
+  const auto m = static_cast<double>(s.form.d > 0 ? s.form.d : rows),
+             n = static_cast<double>(s.form.d > 0 ? s.form.d : cols);
+  s.task->cost = m * n * std::min(m, n);
   stream.refresh.workers->submit(s.task);
 }
 
@@ -174,9 +179,28 @@ void RefreshPort<Space>::copy_to_host(Stream<Space>& stream, SideState& s, const
   const Space& queue = stream.refresh.copies->space();
   stream.refresh.copies->follow(stream.exec);
   Kokkos::deep_copy(queue, here.factor, flat<const float, Space>(s.snapshot.read()));
-  if (request.basis.size() > 0) Kokkos::deep_copy(queue, here.basis, flat<const float, Space>(request.basis.read()));
+  if (request.basis.size() > 0 && (s.room_has == 0 || s.room_has != *s.computed_from)) {
+    using Pinned = Kokkos::View<float*, Kokkos::LayoutRight, HostSide<Space>, Kokkos::MemoryUnmanaged>;
+    const auto room = s.task->room_for_basis(request.basis.extent(0)).write(Pager::Need::room);
+    Kokkos::deep_copy(queue, Pinned(room.view().data(), request.basis.size()),
+                      flat<const float, Space>(request.basis.read()));
+    s.room_has = *s.computed_from;
+  }
   here.arrived.send(queue, 0);
 }
+
+template <class Space>
+struct RefreshPort<Space>::WholeFactor {
+  WholeFactor(const Space& exec, const SideState& s) : pin(s.snapshot.pin()), view(s.snapshot.read()) {
+    if (s.form.d == 0) return;
+    memory = decltype(memory)("sestina::unpacked_snapshot", s.form.d, s.form.d);
+    unpack_snapshot<Space>(exec, s.form, s.snapshot.read(), memory);
+    view = memory;
+  }
+  Pin pin;
+  Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space> memory;
+  Matrix<const float, Space> view;
+};
 
 template <class Space>
 Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, std::int64_t t,
@@ -186,12 +210,19 @@ Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, s
   if (stream.refresh.workers != nullptr && s.task->idle()) submit(stream, s, request);  // the run was resumed
   const bool ready = s.task->done();
   if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
-  request.job.factor = s.snapshot.read();
   const Refreshed result = take(stream, s, request);
   *s.dispatched = 0;
-  const Pin looked_at = result == Refreshed::kept ? s.snapshot.pin() : Pin();
+  if (result == Refreshed::kept) {
+    const WholeFactor looked_at(stream.exec, s);
+    request.job.factor = looked_at.view;
+    judge_refresh(stream, request.job, result, s.side.failures);
+    return result;
+  }
   judge_refresh(stream, request.job, result, s.side.failures);
-  if (result == Refreshed::done) s.counts().book(from);
+  if (result == Refreshed::done) {
+    s.counts().book(from);
+    if (stream.refresh.workers != nullptr) s.room_has = *s.computed_from;
+  }
   return result;
 }
 
@@ -203,9 +234,10 @@ void RefreshPort<Space>::wait(Stream<Space>& stream, SideState& s) {
 }
 
 template <class Space>
-Refreshed RefreshPort<Space>::take(Stream<Space>& stream, SideState& s, const RefreshRequest<Space>& request) {
+Refreshed RefreshPort<Space>::take(Stream<Space>& stream, SideState& s, RefreshRequest<Space> request) {
   if (stream.refresh.workers == nullptr) {
-    const Pin pin = s.snapshot.pin();
+    const WholeFactor factor(stream.exec, s);
+    request.job.factor = factor.view;
     const JobHere<Space> here(request);
     return compute_refresh(stream, here.job);
   }

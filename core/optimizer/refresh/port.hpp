@@ -23,6 +23,7 @@ struct RefreshSide {
   std::int64_t* failures = nullptr;  // in a row; null: not counted
   std::int64_t* results = nullptr;   // so far; null: not counted
   RefreshTask::Room room = {};       // room for its results
+  std::size_t d = 0;                 // of a factor (d, d), whose snapshot is packed; 0: the snapshot is as it is
 };
 
 template <class Space>
@@ -72,11 +73,12 @@ class RefreshPort {
   bool asynchronous() const { return staleness_ > 0 && !sides_.empty(); }
 
  private:
-  // Host memory that a worker reads and writes: for a device copies of the snapshot and of the basis in use.
+  // Host memory that a worker reads and writes: for a device a copy of the snapshot. The basis in use is in the room of
+  // the task where the worker made it, and is copied there otherwise.
   struct OnHost {
     std::shared_ptr<const void> state;  // owner of the memory of results, and on a host of all that is read
     Kokkos::View<std::int32_t*, HostSide<Space>> order;
-    Kokkos::View<float*, HostSide<Space>> factor, basis;
+    Kokkos::View<float*, HostSide<Space>> factor;
     HostValues<Space> arrived;  // for a device (1): set after the copies
   };
   struct SideState {
@@ -84,6 +86,8 @@ class RefreshPort {
     std::int64_t* dispatched = nullptr;     // update of the snapshot in flight, 0: none
     std::int64_t* computed_from = nullptr;  // 1 + update of the snapshot that the result in use comes from, 0: none
     StateArray<Space> snapshot = {};
+    SnapshotForm form = {};
+    std::int64_t room_has = 0;  // device: computed_from of the basis that the room of the task holds, 0: none
     std::shared_ptr<RefreshTask> task = {};
     std::shared_ptr<OnHost> on_host = {};
     SideCounts counts() const { return {side.failures, computed_from, side.results}; }
@@ -98,7 +102,9 @@ class RefreshPort {
   void copy_to_host(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
   void publish(Stream<Space>&, const RefreshTask& from, const RefreshRequest<Space>& to);
   void wait(Stream<Space>&, SideState&);  // until the worker has ended the job
-  Refreshed take(Stream<Space>&, SideState&, const RefreshRequest<Space>&);
+  Refreshed take(Stream<Space>&, SideState&, RefreshRequest<Space>);
+  // Holds the factor of a snapshot, in memory of its own where that is packed: for what is rare.
+  struct WholeFactor;
 
   std::int64_t staleness_ = 0;
   bool eager_ = false;

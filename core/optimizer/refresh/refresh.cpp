@@ -392,14 +392,15 @@ void count_failure(Stream<Space>& stream, std::string_view name, std::size_t row
 template <class Space>
 bool book_refreshes(Stream<Space>& stream, std::int64_t t) {
   using Booking = typename QueuedRefreshes<Space>::Booking;
-  return stream.refresh.queued.begin_update(stream.exec, t,
-                                            [&stream](const Booking& side, Verdict verdict, double seconds) {
-                                              stream.refresh.seconds.waits += seconds;
-                                              const Refreshed result = result_of(verdict);
-                                              if (result != Refreshed::done) side.undo();
-                                              if (result == Refreshed::kept)
-                                                count_failure(stream, side.name, side.d, side.d, side.counts.failures);
-                                            });
+  const auto book = [&stream](const Booking& side, Verdict verdict, double seconds) {
+    stream.refresh.seconds.waits += seconds;
+    const Refreshed result = result_of(verdict);
+    if (result != Refreshed::done) side.undo();
+    if (result == Refreshed::kept) count_failure(stream, side.name, side.d, side.d, side.counts.failures);
+  };
+  const bool begins = stream.refresh.queued.begin_update(stream.exec, t, book);
+  if (begins) stream.refresh.drift.book(stream.exec);
+  return begins;
 }
 
 template <class Space>

@@ -66,9 +66,9 @@ Refreshed compute_refresh(Stream<Space>&, const RefreshJob<Space>&);
 // side is waited for, and is tried. False: this job has to be waited for now, and nothing was done.
 template <class Space>
 bool queue_refresh(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);
-// Called before the refreshes of update t: books what was queued in another one, by the policy below. Waits for what
-// the space has not come to; it has come where the host has waited for the norm of the gradients. Returns whether
-// update t begins here.
+// Called before the refreshes of update t: books what was queued in another one, by the policy below, and its checks of
+// drift. Waits for what the space has not come to; it has come where the host has waited for the norm of the gradients.
+// Returns whether update t begins here.
 template <class Space>
 bool book_refreshes(Stream<Space>&, std::int64_t t);
 

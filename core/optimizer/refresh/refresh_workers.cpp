@@ -21,7 +21,19 @@ std::shared_ptr<WorkerStreams> make_streams(int workers, std::size_t scratch, bo
   return streams;
 }
 
+// The factor that a snapshot is unpacked to.
+struct UnpackedSnapshot {
+  UnpackedSnapshot(Workspace<Serial>& workspace, std::size_t d) : factor(workspace.take<float>(d, d)) {}
+  Matrix<float, Serial> factor;
+};
+
 }  // namespace
+
+void declare_packed_job(Workspace<Serial>& workspace, RefreshMethod method, std::size_t d, bool sorted) {
+  const auto frame = workspace.frame();
+  const UnpackedSnapshot snapshot(workspace, d);
+  declare_refresh<Serial>(workspace, method, d, sorted);
+}
 
 RefreshTask::RefreshTask(const Room& room, const Memory& memory, std::shared_ptr<const void> kept)
     : room_(room), memory_(memory), kept_(std::move(kept)) {}
@@ -42,7 +54,14 @@ void RefreshTask::run(std::size_t worker) {
   const auto basis = new_basis_.write(Pager::Need::room), root = new_root_.write(Pager::Need::room);
   job_.new_basis = basis.view();
   job_.root = root.view();
-  outcome_ = compute_refresh((*streams_)[worker], job_);
+  Stream<Serial>& stream = (*streams_)[worker];
+  const auto frame = stream.workspace.frame();
+  if (form_.d > 0) {
+    const Matrix<float, Serial> whole = UnpackedSnapshot(stream.workspace, form_.d).factor;
+    unpack_snapshot<Serial>(stream.exec, form_, factor_.read(), whole);
+    job_.factor = whole;
+  }
+  outcome_ = compute_refresh(stream, job_);
 }
 
 RefreshWorkers::RefreshWorkers(const WorkerPool::Options& options, std::size_t scratch, std::size_t most,

@@ -7,11 +7,15 @@
 #include <vector>
 
 #include "core/optimizer/refresh/refresh.hpp"
+#include "core/optimizer/refresh/snapshot.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"
 
 namespace sestina {
 
 using WorkerStreams = std::vector<Stream<Serial>>;
+
+// Takes what a worker takes for a job whose snapshot is packed: the factor (d, d) first.
+void declare_packed_job(Workspace<Serial>&, RefreshMethod, std::size_t d, bool sorted = true);
 
 // A job of one side with room for its result.
 class RefreshTask final : public WorkerTask {
@@ -30,11 +34,14 @@ class RefreshTask final : public WorkerTask {
   // Sets the test whether a job's inputs are there, which they will be before long. Empty: always.
   void set_arrival(std::function<bool()> is_here) { is_here_ = std::move(is_here); }
 
-  // Makes the job that was asked for with the task's own outputs, and its inputs at these places in host memory.
+  // Makes the job that was asked for with the task's own outputs, and its inputs at these places in host memory. The
+  // basis may be the room for the new one.
   template <class Space>
-  void prepare(const RefreshRequest<Space>& asked, const StateArray<Serial>& factor, const StateArray<Serial>& basis) {
+  void prepare(const RefreshRequest<Space>& asked, const StateArray<Serial>& factor, const SnapshotForm& form,
+               const StateArray<Serial>& basis) {
     const RefreshJob<Space>& job = asked.job;
     factor_ = factor;
+    form_ = form;
     basis_ = basis;
     new_basis_ = memory_.basis.template as<Serial>(basis.extent(0), basis.extent(1));
     new_root_ = memory_.root.template as<Serial>(asked.root.extent(0), asked.root.extent(1));
@@ -43,6 +50,7 @@ class RefreshTask final : public WorkerTask {
                               .factor = factor.read(),
                               .basis = basis.read(),
                               .order = Vector<std::int32_t, Serial>(memory_.order, job.order.extent(0)),
+                              .shift = job.shift,
                               .exponent = job.exponent,
                               .scale = job.scale,
                               .eps = job.eps,
@@ -57,6 +65,8 @@ class RefreshTask final : public WorkerTask {
 
   // Return what the last job gave, good when the outcome is done.
   const StateArray<Serial>& new_basis() const { return new_basis_; }
+  // Returns the room for a basis, as (d, d).
+  StateArray<Serial> room_for_basis(std::size_t d) const { return memory_.basis.template as<Serial>(d, d); }
   const StateArray<Serial>& new_root() const { return new_root_; }
   Vector<const std::int32_t, Serial> order() const { return job_.order; }
   Refreshed outcome() const { return outcome_; }
@@ -67,6 +77,7 @@ class RefreshTask final : public WorkerTask {
   void require_room() const;
 
   RefreshJob<Serial> job_;
+  SnapshotForm form_;
   StateArray<Serial> factor_, basis_, new_basis_, new_root_;
   Refreshed outcome_ = Refreshed::kept;
   double seconds_ = 0;

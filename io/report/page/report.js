@@ -21,6 +21,8 @@ const sections = [
     ["refresh_wait_s", "Refresh", "work and waiting in the step", "seconds", "curve", true],
     ["refresh_copy_s", "Refresh copies", "for workers and from them", "seconds", "curve", true],
     ["refresh_worker_s", "Refresh workers", "on the results taken in the step, of all ranks", "seconds", "curve", true],
+    ["refreshed_sides", "Refreshed sides", "started by drift, of all ranks", "count", "curve", true],
+    ["basis_drift", "Drift of bases", "largest of the looks in the step before", "", "curve", true],
     ["preconditioner_age_max", "Preconditioner age", "oldest, in steps", "count", "curve", true],
     ["preconditioner_age_mean", "Preconditioner age", "mean, in steps", "", "curve", true],
     ["preconditioner_age_max_stage", "Preconditioner age by stage", "oldest, in steps", "count", "curve", true],

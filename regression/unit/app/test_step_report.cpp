@@ -23,6 +23,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   quick.preconditioner_ages = 1;
   quick.refresh_copies = 0.5, quick.refresh_workers = 2;
   slow.refresh_copies = 0.25, slow.refresh_workers = 1;
+  quick.refreshed_sides = 2, quick.basis_drift = 0.5;
+  slow.refreshed_sides = 3;  // none of its checks was booked
   quick.preconditioners = 2;
   for (const auto& ranks : {std::vector{quick, slow}, std::vector{slow, quick}, std::vector{slow, slow, quick}}) {
     RankStep all;
@@ -37,6 +39,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
     EXPECT_EQ(all.energy, 0.5 + 2.5 * slows);
     EXPECT_EQ(all.refresh_copies, 0.25);
     EXPECT_EQ(all.refresh_workers, 2 + slows);
+    EXPECT_EQ(all.refreshed_sides, 2 + 3 * slows);
+    EXPECT_EQ(all.basis_drift, 0.5);
   }
 }
 

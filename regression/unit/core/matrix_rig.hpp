@@ -46,7 +46,10 @@ struct MatrixRig {
   MatrixRig(const std::string& kind, std::size_t rows, std::size_t cols, const KeyValues& numbers = {},
             const Words& words = {}, std::int64_t every = 3, const std::string& name = "w", std::size_t less_bytes = 0,
             std::int64_t staleness = 0, bool eager = false)
-      : options(made(kind, numbers, words, every, staleness, eager)),
+      : MatrixRig(made(kind, numbers, words, every, staleness, eager), rows, cols, name, less_bytes) {}
+  MatrixRig(const MatrixOptions& given, std::size_t rows, std::size_t cols, const std::string& name = "w",
+            std::size_t less_bytes = 0)
+      : options(given),
         optimizer(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0})),
         stream{Space(), Gemm<Space>(Space(), true),
                Workspace<Space>(
@@ -92,5 +95,23 @@ struct MatrixRig {
 
   Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space> master, gradient;
 };
+
+// Puts the state of one matrix into another object.
+template <class Space>
+void hand_over(MatrixRig<Space>& from, MatrixRig<Space>& to) {
+  const auto source = from.optimizer->state().fields(), target = to.optimizer->state().fields();
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    ASSERT_EQ(source[i].path, target[i].path);
+    const auto n = source[i].bytes();
+    const auto place = write_to(target[i]);
+    if (source[i].on_device) {
+      const Vector<const std::byte, Space> a(static_cast<const std::byte*>(source[i].data), n);
+      Kokkos::deep_copy(Vector<std::byte, Space>(place.view(), n), a);
+    } else {
+      std::copy_n(static_cast<const std::byte*>(source[i].data), n, place.view());
+    }
+  }
+  to.set_master(from.master_values());
+}
 
 }  // namespace sestina::reference

@@ -111,23 +111,6 @@ TYPED_TEST(AsyncRefresh, OnlyTheSnapshotIsRead) {
   EXPECT_EQ(spoiled.field("basis_left").values, plain.field("basis_left").values);
 }
 
-// The state of one run, put into another object before update `at`.
-template <class Space>
-void hand_over(AsyncRig<Space>& from, AsyncRig<Space>& to) {
-  const auto source = from.optimizer->state().fields(), target = to.optimizer->state().fields();
-  for (std::size_t i = 0; i < source.size(); ++i) {
-    ASSERT_EQ(source[i].path, target[i].path);
-    const auto n = source[i].bytes();
-    const auto to = write_to(target[i]);
-    if (source[i].on_device) {
-      const Vector<const std::byte, Space> a(static_cast<const std::byte*>(source[i].data), n);
-      Kokkos::deep_copy(Vector<std::byte, Space>(to.view(), n), a);
-    } else {
-      std::copy_n(static_cast<const std::byte*>(source[i].data), n, to.view());
-    }
-  }
-}
-
 TYPED_TEST(AsyncRefresh, AJobInFlightIsStateAndGoesOnInAnotherRun) {
   for (const AsyncKind& kind : async_kinds)
     for (const unsigned cut : {6u, 7u, 8u, 9u}) {  // around a dispatch and its end, whatever the kind counts
@@ -135,8 +118,7 @@ TYPED_TEST(AsyncRefresh, AJobInFlightIsStateAndGoesOnInAnotherRun) {
       for (auto* rig : {&whole, &first, &second}) rig->start({.workers = 2});
       const auto want = whole.run(0, 16);
       first.run(0, cut);
-      hand_over(first, second);
-      second.set_master(first.master_values());
+      hand_over<TypeParam>(first, second);
       const auto got = second.run(cut, 16);
       for (std::size_t t = 0; t < got.size(); ++t)
         EXPECT_EQ(got[t].values, want[cut + t].values) << kind.name << ", cut " << cut << ", update " << cut + t;

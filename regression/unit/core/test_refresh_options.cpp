@@ -33,6 +33,19 @@ TEST(Options, AsynchronousRefreshesFitIntoTheirPeriod) {
   expect_error("[optimizer]\nkind = \"apollo\"\n[optimizer.refresh]\n" + async, "has no refresh that a worker could");
 }
 
+TEST(Options, SnapshotsOfFactorsMayBeInBf16) {
+  const auto refresh = [](const std::string& kind, const std::string& keys) {
+    return "[optimizer]\nkind = \"" + kind + "\"\n[optimizer.refresh]\n" + keys;
+  };
+  const std::string async = "mode = \"async\"\n", narrow = "snapshot = \"bf16\"\n";
+  EXPECT_FALSE(read(refresh("soap", async)).optimizer.matrix->snapshot_bf16);
+  for (const std::string kind : {"soap", "shampoo", "kl-shampoo"})
+    EXPECT_TRUE(read(refresh(kind, async + narrow)).optimizer.matrix->snapshot_bf16) << kind;
+  expect_error(refresh("soap", narrow), "optimizer.refresh.snapshot: needs optimizer.refresh.mode = \"async\"");
+  expect_error(refresh("galore", async + narrow), "copies a gradient, and no symmetric factor");
+  expect_error(refresh("soap", async + "snapshot = \"fp16\"\n"), "optimizer.refresh.snapshot");
+}
+
 TEST(Options, TiersAreOneWordOrATableByField) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n", late = soap + "mode = \"async\"\n";
   const auto matrix = [](const std::string& toml) { return *read(toml).optimizer.matrix; };
@@ -88,7 +101,35 @@ TEST(Options, AutomaticPeriodsNeedWorkers) {
   expect_error(soap + async + "stagger = false\n", "optimizer.refresh.stagger: optimizer.refresh.every = \"auto\"");
   expect_error(soap + async + "budget = \"stage-aware\"\n", "optimizer.refresh.every: conflicts with");
   expect_error("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = \"often\"\n",
-               "optimizer.refresh.every: unknown value, got \"often\", allowed an integer >= 1 or \"auto\"");
+               "optimizer.refresh.every: unknown value, got \"often\", allowed an integer >= 1, \"auto\" or \"drift\"");
+}
+
+TEST(Options, DriftStartsRefreshesOfBases) {
+  const auto drift = [](const std::string& kind, const std::string& more = "", const std::string& keys = "") {
+    return "[optimizer]\nkind = \"" + kind + "\"\n" + keys + "[optimizer.refresh]\nevery = \"drift\"\n" + more;
+  };
+  const MatrixOptions usual = *read(drift("soap")).optimizer.matrix;
+  EXPECT_EQ(usual.refresh_drift, 0.2);
+  EXPECT_EQ(usual.refresh_every, 10);
+  for (const std::string kind : {"soap-muon", "kl-soap", "kl-shampoo", "basis-rotation"}) {
+    const MatrixOptions o =
+        *read(drift(kind, "drift_bound = 0.25\ndrift_check = 7\nstagger = true\n")).optimizer.matrix;
+    EXPECT_EQ(o.refresh_drift, 0.25) << kind;
+    EXPECT_EQ(o.refresh_every, 7) << kind;
+  }
+  const std::string async = "mode = \"async\"\n";
+  EXPECT_EQ(read(drift("soap", async + "drift_check = 3\n")).optimizer.matrix->refresh_staleness, 2);
+  EXPECT_EQ(read("[optimizer]\nkind = \"soap\"\n").optimizer.matrix->refresh_drift, 0);
+  expect_error(drift("soap", async + "drift_check = 3\nstaleness = 3\n"), "(optimizer.refresh.drift_check = 3)");
+  for (const std::string kind : {"shampoo", "galore", "apollo"})
+    expect_error(drift(kind), "optimizer.refresh.every: kind = \"" + kind + "\" refreshes roots or projectors");
+  expect_error(drift("soap", "drift_bound = 0\n"), "optimizer.refresh.drift_bound: out of range");
+  expect_error(drift("soap", "drift_bound = 1.5\n"), "optimizer.refresh.drift_bound: out of range");
+  expect_error(drift("soap", "budget = \"stage-aware\"\n"), "optimizer.refresh.every: conflicts with");
+  expect_error(drift("soap", async + "visibility = \"eager\"\n"), "ranks with different bases would decide apart");
+  expect_error(drift("basis-rotation", "", "dialect = \"release\"\n"), "optimizer.refresh.every: conflicts with");
+  expect_error("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\ndrift_check = 5\n",
+               "optimizer.refresh.drift_check: needs optimizer.refresh.every = \"drift\"");
 }
 
 // Replicas may differ for a while (parallel/plan/coherence.hpp); copies of a shard on several ranks of a group may not.

@@ -113,6 +113,23 @@ TEST(Metrics, WhatWorkersTakeIsSaidWhereThereAreSome) {
   EXPECT_FALSE(lines[1].contains("refresh_worker_s"));
 }
 
+TEST(Metrics, WhatDriftStartsIsSaidWhereItStartsRefreshes) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  TrainLine t = line_at(1);
+  t.refreshes = DriftNumbers{3, 0.25};
+  metrics.train(t);
+  t.refreshes = DriftNumbers{};
+  metrics.train(t);
+  metrics.train(line_at(3));
+  const auto lines = lines_of(folder);
+  EXPECT_EQ(lines[0]["refreshed_sides"], 3);
+  EXPECT_EQ(lines[0]["basis_drift"], 0.25);
+  EXPECT_EQ(lines[1]["refreshed_sides"], 0);
+  EXPECT_TRUE(lines[1]["basis_drift"].is_null());
+  EXPECT_FALSE(lines[2].contains("refreshed_sides"));
+}
+
 TEST(Metrics, NotFiniteIsNull) {
   const TemporaryFolder folder;
   TrainLine t = line_at(1);

@@ -166,6 +166,17 @@ TEST(InverseRoot, NewtonOrder) {
   EXPECT_EQ(newton_order(0), 0);
 }
 
+TEST(PackedSymmetric, IsRoundedOnceInBf16) {
+  for (std::size_t d : {1, 2, 9, 64}) {
+    const Array g = random_array(d, d, 5), a = rounded<float>(product(g, transposed(g)));
+    const Field<float, Host> full(a), back(d, d);
+    const Field<bf16, Host> packed(1, packed_size(d));
+    pack_symmetric<Host>(Host(), full.read(), packed.vector());
+    unpack_symmetric<Host>(Host(), packed.read_vector(), back.matrix());
+    expect_same(back.get(), rounded<bf16>(a), "unpacked");
+  }
+}
+
 TEST(PackedSymmetric, LosesNothing) {
   for (std::size_t d : {0, 1, 2, 9, 64}) {
     const Array g = random_array(d, d, 4);

@@ -59,6 +59,7 @@ class AsOnDevice final : public MatrixSet<Host> {
   const std::vector<std::int64_t>& calls() const override { return set_->calls(); }
   std::vector<StateField> state() override { return set_->state(); }
   RefreshSeconds take_refresh_seconds() override { return set_->take_refresh_seconds(); }
+  RefreshDrift take_refresh_drift() override { return set_->take_refresh_drift(); }
   WorkerPool* workers() override { return nullptr; }
   std::int64_t refresh_failures() const override { return set_->refresh_failures(); }
   RefreshAges ages() const override { return set_->ages(); }

@@ -11,7 +11,8 @@
 namespace sestina {
 namespace {
 
-// With a device, workers read copies of snapshots and bases in host memory, and their results lie there.
+// With a device, workers read copies of snapshots in host memory, and their results lie there, with the bases that they
+// start from.
 TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
   constexpr int on_device = 0, one_thread = 1;
   for (const char* kind : {"soap", "shampoo", "galore"}) {
@@ -36,9 +37,32 @@ TEST(MakePlan, WorkersOfADeviceAreCountedOnTheHost) {
     EXPECT_EQ(host.workers, 0u) << kind;
     EXPECT_GE(device.workers, results + copies) << kind;  // and scratch of the largest job
     EXPECT_EQ(host.size.optimizer - device.size.optimizer, results) << kind;
-    EXPECT_GE(copies, snapshots) << kind;
-    EXPECT_LE(copies, 2 * snapshots) << kind;
+    EXPECT_EQ(copies, snapshots) << kind;
     EXPECT_EQ(device.on_host(), device.checkpoint + device.workers) << kind;
+  }
+}
+
+// Copies of factors are packed: what lies in the state, what lies on the host of a device, and what goes there.
+TEST(MakePlan, SnapshotsArePackedAndHalfAsLargeInBf16) {
+  constexpr int on_device = 0;
+  for (const char* kind : {"soap", "shampoo", "kl-soap"}) {
+    Options options = plan_options(small_model(), kind, 1);
+    options.optimizer.refresh.workers = 1;
+    options.optimizer.matrix->refresh_staleness = 3;
+    const auto packed_bytes = [&options, kind](std::size_t width) {
+      std::size_t bytes = 0;
+      for (const FieldSize& field : find_matrix_kind(kind)->state(*options.optimizer.matrix, 48, 32))
+        if (field.name.find("snapshot") != std::string::npos) bytes += bytes_of(field);
+      EXPECT_EQ(bytes, width * (48 * 49 / 2 + 32 * 33 / 2)) << kind;
+      EXPECT_EQ(refresh_needs(*options.optimizer.matrix, 48, 32).copies, bytes) << kind;
+      return rank_memory(make_plan(options), on_device)[0];
+    };
+    const RankMemory wide = packed_bytes(4);
+    options.optimizer.matrix->snapshot_bf16 = true;
+    const RankMemory narrow = packed_bytes(2);
+    EXPECT_LT(narrow.size.optimizer, wide.size.optimizer) << kind;
+    EXPECT_EQ(wide.workers - narrow.workers, wide.size.optimizer - narrow.size.optimizer) << kind;
+    EXPECT_LT(narrow.refresh_moved, wide.refresh_moved) << kind;
   }
 }
 
