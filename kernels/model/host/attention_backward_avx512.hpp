@@ -3,7 +3,7 @@
 // With p = exp(scale q.k - lse), dp = dout . v, delta = dout . out and ds = p (dp - delta): dv = p^T dout,
 // dk = scale ds^T q, dq = scale ds k. Scores are computed again from lse, block by block.
 #pragma once
-#include "kernels/model/host/attention_vectors_avx512.hpp"
+#include "kernels/model/host/attention_jobs_avx512.hpp"
 
 namespace sestina::host::attention_bf16 {
 
@@ -123,9 +123,9 @@ struct BackwardPass {
   // Computes p and ds of a group of keys, from row `at` of a block on, and a group of queries.
   void group_slopes(const Queries& x, int key, int at, int first) const {
     const std::ptrdiff_t from = static_cast<std::ptrdiff_t>(key) * width;
-    Product::multiply(group, group, width, m.keys + from, width, s.q + first * width, lanes * width, s.scores, group,
+    multiply<Product>(group, group, width, m.keys + from, width, s.q + first * width, lanes * width, s.scores, group,
                       false);
-    Product::multiply(group, group, width, m.values + from, width, s.dout + first * width, lanes * width, s.slopes,
+    multiply<Product>(group, group, width, m.values + from, width, s.dout + first * width, lanes * width, s.slopes,
                       group, false);
     const int query = x.begin + first, there = least(group, x.n - first);
     const bool whole = key + group <= query + 1 && there == group && first_keys(b.g, query, there).most <= key;
@@ -156,15 +156,15 @@ struct BackwardPass {
       const int key = begin + at, first = key <= x.begin ? 0 : key - x.begin;  // the first query that sees any of them
       for (int query = first; query < n; query += group) group_slopes(x, key, at, query);
       const std::ptrdiff_t to = static_cast<std::ptrdiff_t>(key) * width;
-      Product::multiply(group, width, n - first, s.p + at * query_block + first, query_block,
+      multiply<Product>(group, width, n - first, s.p + at * query_block + first, query_block,
                         s.dout_rows + first * lanes, lanes * query_block, m.dv + to, width, true);
-      Product::multiply(group, width, n - first, s.ds + at * query_block + first, query_block, s.q_rows + first * lanes,
+      multiply<Product>(group, width, n - first, s.ds + at * query_block + first, query_block, s.q_rows + first * lanes,
                         lanes * query_block, m.dk + to, width, true);
     }
     for (int query = 0; query < n; query += group) {
       const int seen = least(keys, x.begin + query + group - begin);
       if (seen > 0)
-        Product::multiply(width, group, seen, m.key_columns + static_cast<std::ptrdiff_t>(begin) * width, key_block,
+        multiply<Product>(width, group, seen, m.key_columns + static_cast<std::ptrdiff_t>(begin) * width, key_block,
                           s.ds_pairs + query * key_block, lanes * key_block, s.dq + query, query_block, true);
     }
   }

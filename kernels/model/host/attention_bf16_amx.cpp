@@ -18,14 +18,42 @@ class Tiles {
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  // Computes C (m, n) = A (m, k) B (k, n), or += with add; m, n and k are multiples of 32. A has rows lda apart; B has
-  // strips of 16 columns in pairs, `strip` elements apart; C has rows ldc apart.
-  static void multiply(int m, int n, int k, const Bits* a, int lda, const Bits* b, int strip, float* c, int ldc,
-                       bool add) {
+  static void begin(const Job& job) {
     asm volatile("" ::: "memory");  // g++ does not know that loads of tiles read memory
-    for (int i = 0; i < m; i += group)
-      for (int j = 0; j < n; j += group)
-        multiply_four(k, a + i * lda, lda, b + j / lanes * strip, strip, c + i * ldc + j, ldc, add);
+    const int bytes = job.ldc * 4;
+    if (job.add) {
+      float* below = job.c + lanes * job.ldc;
+      _tile_loadd(0, job.c, bytes);
+      _tile_loadd(1, job.c + lanes, bytes);
+      _tile_loadd(2, below, bytes);
+      _tile_loadd(3, below + lanes, bytes);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  static void piece(const Job& job, int p) {
+    asm volatile("" ::: "memory");
+    const int bytes = job.lda * 2;
+    const Bits *a = job.a + p, *b = job.b + p * lanes;
+    _tile_loadd(4, a, bytes);
+    _tile_loadd(6, b, 64);
+    _tile_loadd(7, b + job.strip, 64);
+    _tile_loadd(5, a + lanes * job.lda, bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  static void end(const Job& job) {
+    const int bytes = job.ldc * 4;
+    float* below = job.c + lanes * job.ldc;
+    _tile_stored(0, job.c, bytes);
+    _tile_stored(1, job.c + lanes, bytes);
+    _tile_stored(2, below, bytes);
+    _tile_stored(3, below + lanes, bytes);
     asm volatile("" ::: "memory");
   }
 
@@ -36,39 +64,10 @@ class Tiles {
     std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   };
-
-  static void multiply_four(int k, const Bits* a, int lda, const Bits* b, int strip, float* c, int ldc, bool add) {
-    const int c_bytes = ldc * 4, a_bytes = lda * 2;
-    float* below = c + lanes * ldc;
-    if (add) {
-      _tile_loadd(0, c, c_bytes);
-      _tile_loadd(1, c + lanes, c_bytes);
-      _tile_loadd(2, below, c_bytes);
-      _tile_loadd(3, below + lanes, c_bytes);
-    } else {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-    for (int p = 0; p < k; p += 32) {
-      _tile_loadd(4, a + p, a_bytes);
-      _tile_loadd(6, b + p * lanes, 64);
-      _tile_loadd(7, b + strip + p * lanes, 64);
-      _tile_loadd(5, a + lanes * lda + p, a_bytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, c, c_bytes);
-    _tile_stored(1, c + lanes, c_bytes);
-    _tile_stored(2, below, c_bytes);
-    _tile_stored(3, below + lanes, c_bytes);
-  }
 };
 
-constexpr AttentionBf16 passes{forward_memory, backward_memory, pack_forward, attend<Tiles>, differentiate<Tiles>};
+constexpr AttentionBf16 passes{forward_memory<Tiles>, backward_memory, pack_forward, attend<Tiles>,
+                               differentiate<Tiles>};
 
 }  // namespace
 

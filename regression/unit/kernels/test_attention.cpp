@@ -288,7 +288,7 @@ TEST(AttentionNative, EachWayAgreesWithThePlainFormInDouble) {
 }
 
 // Row r sees keys r - 1 and r alone: lse - s_r = log(1 + e^(s_(r-1) - s_r)) shows the exponential and the logarithm
-// over all of their range, rows of other lanes too. Both have an error below 4e-7, and lse is rounded.
+// over all of their range. Both have an error below 4e-7, and lse is rounded.
 TEST(AttentionNative, ExponentialAndLogarithmAreThoseOfTheLibrary) {
   constexpr int n = 512;
   for (const host::AttentionBf16* way : native_ways()) {
