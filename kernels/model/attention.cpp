@@ -2,6 +2,7 @@
 
 #include "kernels/model/attention_blocked.hpp"
 #include "kernels/model/attention_rows.hpp"
+#include "kernels/model/host/attention_native.hpp"
 
 namespace sestina {
 
@@ -11,7 +12,7 @@ void attention(const Exec& exec, const AttentionShape& shape, Matrix<const T, Ex
                Vector<Acc<T>, Exec> lse, Workspace<Exec>& workspace, Vector<Acc<T>, Exec> largest) {
   if constexpr (std::is_same_v<Exec, Host>) {
     const attention_blocked::Forward<T> pass{{shape, q, k, v, first_key}, out, lse, largest};
-    attention_blocked::run<T>("attention", exec, pass, workspace);
+    attention_native::run_forward<T>(exec, pass, workspace);
   } else {
     attention_rows::forward<Exec, T>(exec, shape, q, k, v, first_key, out, lse, largest);
   }
@@ -25,7 +26,7 @@ void attention_backward(const Exec& exec, const AttentionShape& shape, Matrix<co
                         Workspace<Exec>& workspace) {
   if constexpr (std::is_same_v<Exec, Host>) {
     const attention_blocked::Backward<T> pass{{shape, q, k, v, first_key}, dout, out, lse, dq, dk, dv};
-    attention_blocked::run<T>("attention_back", exec, pass, workspace);
+    attention_native::run_backward<T>(exec, pass, workspace);
   } else {
     attention_rows::backward<Exec, T>(exec, shape, dout, q, k, v, first_key, out, lse, dq, dk, dv, workspace);
   }
@@ -36,9 +37,9 @@ template <class T, class Exec>
 void declare_attention(Workspace<Exec>& workspace, int threads, const AttentionShape& shape) {
   declare<attention_rows::DeltaScratch<Exec, T>>(workspace, shape);
   if constexpr (std::is_same_v<Exec, Host>) {
-    if (threads > 0)
-      declare<attention_blocked::WorkerSlots<T>>(
-          workspace, attention_blocked::Backward<T>{{shape, {}, {}, {}, {}}, {}, {}, {}, {}, {}, {}}, threads);
+    if (threads == 0) return;
+    attention_native::declare_forward<T>(workspace, threads, shape);
+    attention_native::declare_backward<T>(workspace, threads, shape);
   }
 }
 

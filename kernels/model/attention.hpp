@@ -19,6 +19,7 @@ struct AttentionShape {
 // lse (B*H*T): log-sum-exp of each row of scores, kept for the backward pass.
 // first_key (N), or empty: row r attends keys [first_key(r), r mod T] of its own sequence (document masking).
 // largest (H), or empty: each element is raised to the largest score of its head, scale included.
+// On a host with products of bf16 (bf16_way), bf16 is multiplied by them, and weights are rounded to bf16 before that.
 template <class Exec, class T>
 void attention(const Exec&, const AttentionShape&, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
                Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,

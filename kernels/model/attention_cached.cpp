@@ -2,7 +2,7 @@
 
 #include "kernels/blas/math.hpp"
 #include "kernels/blas/rows.hpp"
-#include "kernels/model/attention_blocked.hpp"
+#include "kernels/model/host/attention_native.hpp"
 
 namespace sestina {
 
@@ -135,8 +135,7 @@ void declare_attention_continued(Workspace<Exec>& workspace, const Exec& exec, c
   const auto frame = workspace.frame();
   const ContinuedScratch<Exec, T> scratch(workspace, shape, static_cast<std::size_t>(rows));
   if constexpr (std::is_same_v<Exec, Host>)
-    declare<attention_blocked::WorkerSlots<T>>(
-        workspace, attention_blocked::Forward<T>{{shape, {}, {}, {}, {}}, {}, {}, {}, 0}, threads_of(exec));
+    attention_native::declare_forward<T>(workspace, threads_of(exec), shape);
   else
     declare<AttentionStepScratch<Exec, T>>(workspace, step_shape(shape, static_cast<std::size_t>(rows)));
 }
@@ -152,7 +151,7 @@ void attention_continued(const Exec& exec, const AttentionShape& shape, int firs
   const ContinuedScratch<Exec, T> scratch(workspace, shape, rows);
   if constexpr (std::is_same_v<Exec, Host>) {
     const attention_blocked::Forward<T> pass{{shape, q, k, v, {}}, out, scratch.values, {}, first};
-    attention_blocked::run<T>("attention", exec, pass, workspace);
+    attention_native::run_forward<T>(exec, pass, workspace);
   } else {
     count_up(exec, first, scratch.values);
     attention_step<Exec, T>(exec, step_shape(shape, rows), scratch.values, q, k, v, out, workspace);

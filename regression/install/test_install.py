@@ -124,9 +124,9 @@ class Installed(unittest.TestCase):
 
     def test_package(self):
         """All headers compile together, in both orders (which leans on no other that happens to come first), next to another
-        project's of the same names. Those of twins for other devices need libraries that are not there."""
+        project's of the same names. Those of twins for other devices need libraries or processors that are not there."""
         include, texts = self.prefix / "include", self.folder / "headers"
-        other = r"_(cuda|nccl|kokkos)\.hpp$" if os.environ.get("MPIEXEC") else r"_(cuda|nccl|kokkos|mpi)\.hpp$"
+        other = r"_(cuda|nccl|kokkos|avx512)\.hpp$" if os.environ.get("MPIEXEC") else r"_(cuda|nccl|kokkos|avx512|mpi)\.hpp$"
         lines = [f'#include "{path.relative_to(include)}"\n' for path in sorted(include.rglob("*.hpp"))
                  if not re.search(other, path.name)]
         texts.mkdir()

@@ -6,7 +6,7 @@ import sys
 
 import tree
 
-TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring|avx2|avx512)\.cpp$")
+TWIN = re.compile(r"_(host|cuda|onednn|openblas|mpi|nccl|uring)\.cpp$|_(avx2|avx512|amx)\.[ch]pp$")
 GCC_ONLY = re.compile(
     r"__builtin_shuffle\b|__BIGGEST_ALIGNMENT__|#\s*pragma\s+GCC\s+(optimize|target|push_options|pop_options|ivdep|unroll)\b"
     r"|__attribute__\s*\(\(.*\b(optimize|noipa|no_reorder|noclone)\b|gnu::(no_sanitize|optimize|noipa|no_reorder|noclone)\b"

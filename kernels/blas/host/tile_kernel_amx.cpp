@@ -23,14 +23,14 @@ bool has_tiles() {
 
 // All eight tiles have 16 rows of 64 bytes. The configuration is static, since compilers know no more of the
 // instruction than that it reads the first eight bytes.
-struct alignas(64) Config {
+struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-constexpr Config config;
+constexpr TileConfig tile_config;
 
-void begin() { _tile_loadconfig(&config); }
+void begin() { _tile_loadconfig(&tile_config); }
 void end() { _tile_release(); }
 
 // Tiles 0 to 3 hold the sums, 4 and 5 rows of A, 6 and 7 columns of B.

@@ -1,10 +1,11 @@
-// Attention against its definition in double, its gradients against differences of that definition, the blocked form
-// against the plain one.
+// Attention against its definition in double, its gradients against differences of that definition, the forms of the
+// host against the plain one.
 #include <limits>
 
 #include "../reference.hpp"
 #include "kernels/model/attention.hpp"
 #include "kernels/model/attention_rows.hpp"
+#include "kernels/model/host/attention_native.hpp"
 
 namespace sestina {
 namespace {
@@ -80,12 +81,26 @@ Result plain_attention(const Problem& p, const Array& q, const Array& k, const A
   return r;
 }
 
+// The plain form, that of attention(), or one by products of this processor in bf16.
+struct Form {
+  bool plain = false;
+  const host::AttentionBf16* native = nullptr;
+};
+
+// Returns the ways in which this processor multiplies bf16: where it has tiles, it has dot products too.
+std::vector<const host::AttentionBf16*> native_ways() {
+  std::vector<const host::AttentionBf16*> ways;
+  if (bf16_way() == Bf16Way::tiles) ways.push_back(host::attention_bf16_passes(Bf16Way::tiles));
+  if (has_bf16_products(bf16_way())) ways.push_back(host::attention_bf16_passes(Bf16Way::dot_products));
+  return ways;
+}
+
 // One run of both passes; q, k, v are column ranges of one fused buffer, as in the model.
 template <class Exec, class T>
 struct BothPasses {
   using A = Acc<T>;
   Array out, lse, largest, dq, dk, dv;
-  BothPasses(const Exec& exec, const Problem& p, const Array& gradient, bool plain) {
+  BothPasses(const Exec& exec, const Problem& p, const Array& gradient, const Form& form) {
     Array fused(p.q.rows, p.q.cols + p.k.cols + p.v.cols);
     for (std::size_t i = 0; i < fused.rows; ++i) {
       for (std::size_t j = 0; j < p.q.cols; ++j) fused(i, j) = p.q(i, j);
@@ -106,11 +121,20 @@ struct BothPasses {
     const Matrix<T, Exec> to_q = part(to.matrix(), 0, a), to_k = part(to.matrix(), a, b),
                           to_v = part(to.matrix(), b, c);
     Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_attention<T>(counter, exec, p.shape); }));
-    if (plain) {
+    if (form.plain) {
       attention_rows::forward<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(),
                                        tops.vector());
       attention_rows::backward<Exec, T>(exec, p.shape, grad.read(), q, k, v, first.vector(), result.read(),
                                         logs.read_vector(), to_q, to_k, to_v, workspace);
+    } else if (form.native != nullptr) {
+      if constexpr (std::is_same_v<Exec, Host> && std::is_same_v<T, bf16>) {
+        const attention_blocked::Problem<T> problem{p.shape, q, k, v, first.vector()};
+        attention_native::Forward{*form.native, {problem, result.matrix(), logs.vector(), tops.vector()}}.run(
+            exec, workspace);
+        attention_native::Backward{*form.native,
+                                   {problem, grad.read(), result.read(), logs.read_vector(), to_q, to_k, to_v}}
+            .run(exec, workspace);
+      }
     } else {
       attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace,
                          tops.vector());
@@ -140,6 +164,10 @@ struct BothPasses {
 // Scores are sums of head_dim products in Acc<T>; the weights of a row are rounded to T at most once, the results once.
 template <class T>
 constexpr double tolerance = 3 * epsilon<T> + 64 * epsilon<Acc<T>>;
+// Gradients are sums of weights or slopes, each rounded to T, times elements of T: a small sum of large terms keeps the
+// rounding errors of those terms.
+template <class T>
+constexpr double gradient_tolerance = 6 * epsilon<T> + 64 * epsilon<Acc<T>>;
 
 template <class C>
 class Attention : public testing::Test {
@@ -163,7 +191,7 @@ TYPED_TEST(Attention, ForwardIsItsDefinition) {
     const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
     const Result want = plain_attention(p, p.q, p.k, p.v);
     for (const bool plain : {false, true}) {
-      const BothPasses<Exec, T> got(this->exec_, p, p.q, plain);
+      const BothPasses<Exec, T> got(this->exec_, p, p.q, {plain});
       expect_close(got.out, want.out, tolerance<T>, "attention");
       expect_close(got.lse, want.lse, 16 * epsilon<Acc<T>>, "log-sum-exp");
       expect_close(got.largest, want.largest, 16 * epsilon<Acc<T>>, "largest score");
@@ -186,7 +214,7 @@ TYPED_TEST(Attention, BackwardIsTheGradient) {
     const Array dk = differences(p.k, [&](const Array& z) { return inner(plain_attention(p, p.q, z, p.v).out, dout); });
     const Array dv = differences(p.v, [&](const Array& z) { return inner(plain_attention(p, p.q, p.k, z).out, dout); });
     for (const bool plain : {false, true}) {
-      const BothPasses<Exec, T> got(this->exec_, p, dout, plain);
+      const BothPasses<Exec, T> got(this->exec_, p, dout, {plain});
       expect_close(got.dq, dq, tolerance<T> + difference_tolerance, "dq");
       expect_close(got.dk, dk, tolerance<T> + difference_tolerance, "dk");
       expect_close(got.dv, dv, tolerance<T> + difference_tolerance, "dv");
@@ -206,11 +234,11 @@ TYPED_TEST(Attention, BackwardOfLargerSizesAgreesWithThePlainFormInDouble) {
                        Size{1, 128, 1, 1, 42, false}}) {
     const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
     const Array dout = rounded<T>(random_array(p.q.rows, p.q.cols, 4));
-    const BothPasses<Exec, T> got(this->exec_, p, dout, false);
-    const BothPasses<Host, double> want(Host(), p, dout, true);
-    expect_close(got.dq, want.dq, tolerance<T>, "dq");
-    expect_close(got.dk, want.dk, tolerance<T>, "dk");
-    expect_close(got.dv, want.dv, tolerance<T>, "dv");
+    const BothPasses<Exec, T> got(this->exec_, p, dout, {});
+    const BothPasses<Host, double> want(Host(), p, dout, {true});
+    expect_close(got.dq, want.dq, gradient_tolerance<T>, "dq");
+    expect_close(got.dk, want.dk, gradient_tolerance<T>, "dk");
+    expect_close(got.dv, want.dv, gradient_tolerance<T>, "dv");
   }
 }
 
@@ -220,18 +248,68 @@ TYPED_TEST(Attention, NonFiniteInputsSpoilTheRowsThatSeeThem) {
   Problem p = make_problem<T>(1, 100, 1, 1, 16, false);
   p.v(50, 3) = std::numeric_limits<double>::infinity();
   p.k(20, 2) = std::numeric_limits<double>::quiet_NaN();
-  const BothPasses<Exec, T> got(this->exec_, p, p.q, false);
+  const BothPasses<Exec, T> got(this->exec_, p, p.q, {});
   for (std::size_t i = 20; i < 100; ++i) EXPECT_FALSE(std::isfinite(got.out(i, 3))) << i;
   EXPECT_FALSE(std::isfinite(got.dk(20, 3)));
 }
 
 TEST(AttentionOnHost, BitsDoNotDependOnTheThreadCount) {
-  const Problem p = make_problem<float>(2, 150, 6, 2, 32, true);
-  expect_same_for_any_thread_count([&](const Host& exec) {
-    const BothPasses<Host, float> run(exec, p, p.q, false);
-    const BothPasses<Host, bf16> short_run(exec, p, p.q, false);
-    return std::vector<Array>{run.out, run.dq, run.dk, run.dv, short_run.out, short_run.dq, short_run.dk, short_run.dv};
-  });
+  for (const int batch : {1, 2}) {  // three threads share two heads, or one
+    const Problem p = make_problem<float>(batch, 450 / batch, 6, batch, 32, true);
+    expect_same_for_any_thread_count([&](const Host& exec) {
+      const BothPasses<Host, float> run(exec, p, p.q, {});
+      const BothPasses<Host, bf16> short_run(exec, p, p.q, {});
+      return std::vector<Array>{run.out,      run.dq,       run.dk,       run.dv,       short_run.out,
+                                short_run.dq, short_run.dk, short_run.dv, short_run.lse};
+    });
+  }
+}
+
+TEST(AttentionNative, EachWayAgreesWithThePlainFormInDouble) {
+  struct Size {
+    int batch, sequence, heads, kv_heads, head_dim;
+    bool documents;
+  };
+  for (const host::AttentionBf16* way : native_ways())
+    for (const Size s : {Size{1, 300, 2, 2, 64, false}, Size{2, 133, 4, 2, 32, true}, Size{1, 129, 3, 1, 8, true},
+                         Size{1, 65, 1, 1, 128, false}, Size{2, 70, 2, 1, 42, true}, Size{1, 1, 1, 1, 8, false},
+                         Size{1, 600, 2, 1, 32, true}}) {
+      const Problem p = make_problem<bf16>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+      const Array dout = rounded<bf16>(random_array(p.q.rows, p.q.cols, 4));
+      const BothPasses<Host, bf16> got(Host(), p, dout, {false, way});
+      const BothPasses<Host, double> want(Host(), p, dout, {true});
+      expect_close(got.out, want.out, tolerance<bf16>, "attention");
+      expect_close(got.lse, want.lse, 16 * epsilon<float>, "log-sum-exp");
+      expect_close(got.largest, want.largest, 16 * epsilon<float>, "largest score");
+      expect_close(got.dq, want.dq, gradient_tolerance<bf16>, "dq");
+      expect_close(got.dk, want.dk, gradient_tolerance<bf16>, "dk");
+      expect_close(got.dv, want.dv, gradient_tolerance<bf16>, "dv");
+    }
+}
+
+// Row r sees keys r - 1 and r alone: lse - s_r = log(1 + e^(s_(r-1) - s_r)) shows the exponential and the logarithm
+// over all of their range. Both have an error below 4e-7, and lse is rounded.
+TEST(AttentionNative, ExponentialAndLogarithmAreThoseOfTheLibrary) {
+  constexpr int n = 512;
+  for (const host::AttentionBf16* way : native_ways()) {
+    Problem p = make_problem<bf16>(1, n, 1, 1, 8, false);
+    p.shape.scale = 1;
+    p.first_key.assign(n, 0);
+    std::vector<double> score(n);
+    for (int r = 0; r < n; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      for (std::size_t d = 0; d < 8; ++d) p.q(row, d) = p.k(row, d) = 0;
+      p.q(row, 0) = 1;
+      p.k(row, 0) = score[row] = (r % 2 == 0 ? 0.0 : (r - 256) / 2.0);
+      p.first_key[row] = std::max(0, r - 1);
+    }
+    const BothPasses<Host, bf16> got(Host(), p, p.q, {false, way});
+    for (std::size_t r = 1; r < n; ++r) {
+      const double top = std::max(score[r], score[r - 1]), low = std::min(score[r], score[r - 1]),
+                   want = top + std::log1p(std::exp(low - top));
+      ASSERT_NEAR(got.lse(0, r), want, 8e-7 + 2 * epsilon<float> * std::abs(want)) << score[r - 1] << " " << score[r];
+    }
+  }
 }
 
 }  // namespace
