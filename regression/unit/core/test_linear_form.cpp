@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "core/layout/tensor_spec.hpp"
@@ -134,6 +135,71 @@ TEST(LinearForm, GradientsOfMicroBatchesAddUp) {
       const std::vector<double> sum = rig.gradient(i);
       for (std::size_t j = 0; j < sum.size(); ++j) EXPECT_NEAR(sum[j], 2 * once[i][j], 1e-12 * (1 + std::abs(sum[j])));
     }
+  }
+}
+
+// What passes add up in the place of the gradients of POET-X, and the gradients made of it.
+template <class T>
+struct SumRig : FormRig<T> {
+  using Rig = FormRig<T>;
+  explicit SumRig(const ModelConfig& c) : Rig(c), sums("sums", size_of_sums(c.linear, Rig::arena.specs())) {
+    Acc<T>* next = sums.data();
+    for_each_formed(Rig::gradients, [&](FormedWeight& gradient) {
+      gradient.sums = next;
+      next += size_of_sums(c.linear, gradient.rows, gradient.cols);
+    });
+    EXPECT_EQ(next, sums.data() + sums.size());
+  }
+  void finish() {
+    for (int block = 0; block <= Rig::range.end + 1; ++block)
+      Rig::model.finish_gradients(Rig::weights, block, Rig::gradients);
+  }
+  Kokkos::View<Acc<T>*, Kokkos::HostSpace> sums;
+};
+
+template <class Rig>
+std::vector<double> gradients_of_micros(Rig& rig, int micros) {
+  for (int micro = 0; micro < micros; ++micro) {
+    std::vector<std::int32_t> in(rig.tokens.size()), out(rig.tokens.size());
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      in[i] = static_cast<std::int32_t>((i * 7 + static_cast<std::size_t>(micro) * 3 + 1) % 11);
+      out[i] = static_cast<std::int32_t>((i * 5 + static_cast<std::size_t>(micro) * 2 + 3) % 11);
+    }
+    rig.load(in, out);
+    rig.loss_and_backward(1.0, micro > 0);
+  }
+  if constexpr (requires { rig.finish(); }) rig.finish();
+  std::vector<double> all;
+  for (std::size_t i = 0; i < rig.arena.size(); ++i)
+    for (const auto value : rig.gradient(i)) all.push_back(static_cast<double>(value));
+  return all;
+}
+
+// One pass: the bits of a gradient made at once. Several: the series' backward pass is linear in dG, so that only the
+// order of sums differs. A gradient is a sum of some 2 b^2 products of terms that are sums over the passes, each of
+// which may be larger than their sum: 50 eps of the largest one.
+template <class T>
+void expect_one_series(const ModelConfig& c) {
+  FormRig<T> each(c);
+  SumRig<T> once(c);
+  EXPECT_EQ(gradients_of_micros(each, 1), gradients_of_micros(once, 1));
+  const std::vector<double> want = gradients_of_micros(each, 5), got = gradients_of_micros(once, 5);
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0;
+  for (const double x : want) largest = std::max(largest, std::abs(x));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], want[i], 50 * std::numeric_limits<Acc<T>>::epsilon() * largest);
+  EXPECT_EQ(gradients_of_micros(each, 1), gradients_of_micros(once, 1)) << "of the next update";
+}
+
+TEST(LinearForm, PoetRunsOneSeriesBackForAllMicroBatches) {
+  for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
+    ModelConfig c = formed_model("poet-x");
+    c.linear.variant = variant;
+    c.linear.even = variant == Variant::mem;
+    expect_one_series<double>(c);
+    expect_one_series<float>(c);
+    expect_one_series<bf16>(c);
   }
 }
 
