@@ -232,6 +232,36 @@ TEST(LinearForm, NormalisedRowsHaveLengthOne) {
   });
 }
 
+// Wide, square and tall weights: the rows, or the columns, are orthonormal, the same at every start.
+TEST(LinearForm, UniformSpectraHaveSingularValuesOfOne) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.init = LinearOptions::Init::uniform_spectrum;
+  FormRig<double> rig(c, false, 0), again(c, false, 0);
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for_each_formed(rig.weights, [&](const FormedWeight& w) {
+    shapes.insert({w.rows, w.cols});
+    const std::vector<double> x = rig.dense(w);
+    EXPECT_EQ(x, again.dense(w)) << w.name;
+    const bool wide = w.rows <= w.cols;
+    const std::int64_t side = wide ? w.rows : w.cols, length = wide ? w.cols : w.rows;
+    const auto at = [&](std::int64_t line, std::int64_t k) {
+      return x[static_cast<std::size_t>(wide ? line * w.cols + k : k * w.cols + line)];
+    };
+    for (std::int64_t i = 0; i < side; ++i)
+      for (std::int64_t j = 0; j <= i; ++j) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < length; ++k) sum += at(i, k) * at(j, k);
+        EXPECT_NEAR(sum, i == j ? 1 : 0, 1e-13) << w.name;
+      }
+  });
+  EXPECT_EQ(shapes.size(), 4U);  // (16, 16), (8, 16), (24, 16), (16, 24)
+  c.initializer_range *= 3;
+  const FormedWeight& first = rig.weights.layers[0].qkv.formed[0];
+  FormRig<double> wider(c, false, 0);
+  const std::vector<double> a = rig.dense(first), b = wider.dense(first);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-13) << "the range has no say";
+}
+
 TEST(LinearForm, MergesKeepTheLayerAndDrawNewPermutations) {
   const ModelConfig c = formed_model("poet-x");
   FormRig<double> rig(c);

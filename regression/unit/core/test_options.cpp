@@ -164,6 +164,7 @@ TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
   EXPECT_FALSE(read(poet + "merge_residual = false\n" + bf16_run).model.linear.residual);
   EXPECT_FALSE(read(poet + "variant = \"xq\"\ngroup_size = 4\n" + bf16_run).model.linear.residual);
   EXPECT_TRUE(read(poet + "merge_phase = \"staggered\"\n").model.linear.staggered);
+  EXPECT_EQ(read(poet + "init = \"uniform-spectrum\"\n").model.linear.init, LinearOptions::Init::uniform_spectrum);
   expect_error(poet + "merge_phase = \"staggered\"\nclip_warmup_steps = 3\n",
                "model.linear.clip_warmup_steps: conflicts");
   expect_error(poet + "merge_phase = \"staggered\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
