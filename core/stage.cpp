@@ -67,6 +67,19 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
   if (setting.deterministic && setting.micros > 1 && !layout.gradients_in_turn)
     tree_ = std::make_unique<AccumulationTree<Exec, T>>(arena_, setting.micros);
   if (tree_) waiting_ = gradients_of<Exec, T>(part.config, range, arena_, true, tree_->place(0));
+  if (!gathers_sums(setting.deterministic, setting.micros, layout.gradients_in_turn)) return;
+  sums_ = decltype(sums_)("sestina::gradient_sums", size_of_sums(part.config.linear, arena_.specs()));
+  gather_sums(true);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::gather_sums(bool on) {
+  gathers_ = on && sums_.size() > 0;
+  Acc<T>* next = sums_.data();
+  for_each_formed(gradients_, [&](FormedWeight& gradient) {
+    gradient.sums = gathers_ ? next : nullptr;
+    next += size_of_sums(model_.config().linear, gradient.rows, gradient.cols);
+  });
 }
 
 template <class Exec, class T>

@@ -39,7 +39,7 @@ class Stage {
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
   // Runs from slot.gradient (the last stage: from targets) to the gradient of its input in the same place. Gradients of
   // gradient_scale times the sum of token losses are added to those of the micro-batches of the step before: in order,
-  // or deterministically in a tree, to which accumulate() adds each finished block.
+  // or deterministically in a tree. accumulate() is to be called for each finished block.
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                 double gradient_scale, int micro, BlockHooks&);
   // The backward pass in two calls with other work between them (slots made with split set).
@@ -52,11 +52,17 @@ class Stage {
   void bind_head(Matrix<const T, Exec> head, Matrix<Acc<T>, Exec> gradient);
   void begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head, int micro) const;
   using Part = typename AccumulationTree<Exec, T>::Part;
-  void accumulate(int block, int micro, Part part = Part::all) const {
+  // Called when a pass of micro-batch `micro` with these weights has the gradients of a block, or of a part of it.
+  void accumulate(const Weights<Exec, T>& weights, int block, int micro, Part part = Part::all) {
     if (tree_) tree_->add(exec_, block, micro, part);
+    if (gathers_ && micro + 1 == options_.micros && part != Part::input)
+      model_.finish_gradients(weights, block, gradients_);
   }
   // Returns the buffer, laid out as the arena's gradients, that those of the first micro-batch of an update are in.
   Acc<T>* first_gradients() const { return tree_ ? tree_->place(0) : arena_.gradients().data(); }
+  // Says whether passes may add up, in the place of gradients, what these are made of once an update
+  // (core/layout/weight_form.hpp: gathers_sums). They do unless told otherwise.
+  void gather_sums(bool on);
   // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
   void start_step() const {  // forgets the attention scores of the last update
@@ -103,6 +109,8 @@ class Stage {
   Arena<Exec, T> arena_;
   Weights<Exec, T> weights_;
   Gradients<Exec, T> gradients_, waiting_;  // empty without training; waiting_: in the first level of the tree
+  Kokkos::View<Acc<T>*, typename Exec::memory_space> sums_;  // what gradients_ has sums of, else empty
+  bool gathers_ = false;                                     // they are there, and in use
   std::vector<OwnedTensor<Exec, T>> tensors_;
   // Deterministic, with several micro-batches whose gradients stay (else parallel/stage/owned_sums.hpp).
   std::unique_ptr<AccumulationTree<Exec, T>> tree_;

@@ -21,9 +21,11 @@ void read_poet(Deck& deck, LinearOptions& o) {
   o.staggered = deck.choice("model.linear.merge_phase", "together", {"together", "staggered"}) == "staggered";
   o.even = deck.choice("model.linear.cnp", "paper", {"paper", "even"}) == "even";
   o.lr_factor = deck.number("model.linear.lr_factor", o.lr_factor, not_negative);
-  o.init = deck.choice("model.linear.init", "normalized", {"normalized", "gaussian"}) == "gaussian"
-               ? LinearOptions::Init::gaussian
-               : LinearOptions::Init::normalized;
+  const std::string init =
+      deck.choice("model.linear.init", "normalized", {"normalized", "gaussian", "uniform-spectrum"});
+  o.init = init == "gaussian"           ? LinearOptions::Init::gaussian
+           : init == "uniform-spectrum" ? LinearOptions::Init::uniform_spectrum
+                                        : LinearOptions::Init::normalized;
   o.dense_if_indivisible = deck.choice("model.linear.on_indivisible", "error", {"error", "dense"}) == "dense";
   o.eps_on_corrected = deck.choice("model.linear.eps_on", "corrected", {"corrected", "uncorrected"}) == "corrected";
   o.clip_warmup_steps = deck.integer("model.linear.clip_warmup_steps", 0, not_negative);

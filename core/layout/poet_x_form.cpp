@@ -93,6 +93,9 @@ std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
 
 std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { return in; }
 
+// The gradients of all blocks of both sides.
+std::int64_t sums(const LinearOptions& o, std::int64_t out, std::int64_t in) { return (out + in) * o.block_size; }
+
 FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   const PoetOptions options = poet_options(o);
   const PoetScratch scratch{shape.element, shape.accumulate};
@@ -110,7 +113,8 @@ FormWork poet_x_work(const LinearOptions& o, std::int64_t out, std::int64_t in) 
   const bool again = kept(o, out, in) == 0;
   FormWork work;
   work.per_row = 2 * (2 * m * n + sides) + sides + (again ? inner : 0);
-  work.per_pass = (2 * series + 5 * 2 * b * b) * (m + n) + (again ? series * n : 0);
+  work.per_pass = 2 * series * (m + n) + (again ? series * n : 0);
+  work.per_sum = 5 * 2 * b * b * (m + n);
   work.per_merge = series * (m + n) + 2 * 2 * m * n * b;
   return work;
 }
@@ -140,6 +144,7 @@ WeightForm poet_x_form() {
   form.kept = kept;
   form.passed = passed;
   form.scratch = poet_x_scratch;
+  form.sums = sums;
   form.work = poet_x_work;
   form.merge_every = [](const LinearOptions& o) { return o.merge_every; };
   form.merge_phase = merge_phase;

@@ -325,13 +325,18 @@ double flops_per_token(const Options& options) {
   const int dp = options.parallel.dp, tp = options.parallel.tp;
   const auto pass_tokens = static_cast<double>(shared_micro_batch(options.train, dp) * sequence),
              update_tokens = static_cast<double>(options.train.global_batch * sequence);
+  const bool in_turn = dp > 1 && options.parallel.shard != ParallelOptions::Shard::state,
+             many = update_tokens > dp * pass_tokens;
+  const double sum_tokens =
+      gathers_sums(options.run.deterministic, many ? 2 : 1, in_turn) ? update_tokens / dp : pass_tokens;
   const auto every = static_cast<double>(form->merge_every(model.linear));
   const double merges = every > 0 ? dp / (every * update_tokens) : 0;  // per token
   return dense + sum_over_tensors(model, [&](const TensorSpec& spec) {
            if (spec.part != 0) return 0.0;  // the first part has the shape of the weight
            const ShardSides sides = sides_on_rank(spec, model, tp);
            const FormWork work = form->work(model.linear, sides.out, sides.in);
-           return tp * (work.per_row + work.per_pass / pass_tokens + work.per_merge * merges) -
+           return tp * (work.per_row + work.per_pass / pass_tokens + work.per_sum / sum_tokens +
+                        work.per_merge * merges) -
                   6 * static_cast<double>(spec.elements());
          });
 }

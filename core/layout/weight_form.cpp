@@ -47,6 +47,19 @@ std::int64_t merge_after(const LinearOptions& options, int layer, std::int64_t t
   return at % every == 0 ? at / every : 0;
 }
 
+std::size_t size_of_sums(const LinearOptions& options, std::int64_t out, std::int64_t in) {
+  const WeightForm* form = find_weight_form(options);
+  if (form == nullptr || form->sums == nullptr) return 0;
+  return aligned_elements(static_cast<std::size_t>(form->sums(options, out, in)));
+}
+
+std::size_t size_of_sums(const LinearOptions& options, const std::vector<TensorSpec>& specs) {
+  std::size_t sum = 0;
+  for (const TensorSpec& spec : specs)
+    if (spec.part == 0) sum += size_of_sums(options, spec.rows, spec.cols);
+  return sum;
+}
+
 TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,
                        Role role) {
   TensorSpec spec;

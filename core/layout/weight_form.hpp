@@ -25,6 +25,7 @@ struct FormScratch {
 struct FormWork {
   double per_row = 0;    // for each row through it
   double per_pass = 0;   // in addition, for each micro-batch
+  double per_sum = 0;    // for gradients made of a sum: of each micro-batch, or of all of an update
   double per_merge = 0;  // for a merge
 };
 
@@ -40,6 +41,9 @@ struct WeightForm {
   std::int64_t (*kept)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*passed)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   FormScratch (*scratch)(const LinearOptions&, const FormShape&) = nullptr;
+  // Returns the elements, in Acc<T>, of what passes add up for a weight where its gradient is made once an update;
+  // null: the gradient itself is added up.
+  std::int64_t (*sums)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   FormWork (*work)(const LinearOptions&, std::int64_t out, std::int64_t in) = nullptr;
   std::int64_t (*merge_every)(const LinearOptions&) = nullptr;  // updates, 0: never
   // Returns by how many updates its merges come before those of the first layer: after updates t with (t + phase) mod
@@ -54,6 +58,16 @@ std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights ar
 std::int64_t merge_after(const LinearOptions&, int layer, std::int64_t t);
 
 inline constexpr int most_parts = 7;  // largest number of parts of a weight in any form
+
+// Returns whether the passes of an update add up what the gradients of such weights are made of, rather than the
+// gradients. Deterministic runs do not: a tree over micro-batches must go on over ranks (accumulation_tree.hpp).
+// in_turn: gradients leave after each micro-batch (parallel.shard).
+constexpr bool gathers_sums(bool deterministic, std::int64_t micros, bool in_turn) {
+  return !deterministic && micros > 1 && !in_turn;
+}
+// Return the elements of what they add up for a weight, a multiple of `arena_alignment`, and for all of these specs.
+std::size_t size_of_sums(const LinearOptions&, std::int64_t out, std::int64_t in);
+std::size_t size_of_sums(const LinearOptions&, const std::vector<TensorSpec>& specs);
 
 // Returns the part of a dense weight with this name and shape, all else as the weight has it.
 TensorSpec weight_part(const TensorSpec& dense, int part, const char* name, std::int64_t rows, std::int64_t cols,

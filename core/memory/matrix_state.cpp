@@ -139,8 +139,12 @@ bool MatrixState<Space>::has(std::string_view name) const {
 
 template <class Space>
 void MatrixState<Space>::set_zero(const Space& exec) {
-  SESTINA_REQUIRE(storage_->pages.empty(), "{}: what is paged does not start over", path_);
   Kokkos::deep_copy(exec, storage_->floats, 0.0f);
+  for (std::size_t i = 0; i < sizes_.size(); ++i)
+    if (const Page* const own = page(i)) {
+      const auto to = StateArray<Space>(place(i), own).write(Pager::Need::room);
+      Kokkos::deep_copy(exec, to.view(), 0.0f);
+    }
   if (storage_->codes.size() > 0) Kokkos::deep_copy(exec, storage_->codes, std::uint8_t{0});
   std::fill(counters_.begin(), counters_.end(), 0);
 }

@@ -73,7 +73,7 @@ class MatrixState {
   std::int64_t& counter(std::string_view name);  // an i64 field of one element, in host memory
   bool has(std::string_view name) const;
 
-  void set_zero(const Space&);  // back to the initial state; nothing of it may be paged
+  void set_zero(const Space&);  // back to the initial state, wherever it lies
 
   std::vector<StateField> fields() const;
   std::size_t bytes() const;

@@ -13,7 +13,8 @@ template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t seed, std::int64_t t);
 
 // Sets the dense weights that a run begins with: as those of a dense model, normal(0, initializer_range) from (seed, HF
-// name, index); with init = "normalized" each row is divided by its length. Fences.
+// name, index); with init = "normalized" each row is divided by its length, with "uniform-spectrum" all singular values
+// are made 1. Fences.
 template <class Exec, class T>
 void initialise_formed(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const Weights<Exec, T>&,
                        std::uint64_t seed);

@@ -18,10 +18,13 @@ class LinearForm {
   // Sets, or adds to, dx (N, in) the gradient from dy (N, out); passed (N, passed columns) is for the weight part.
   virtual void backward_input(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, bool add,
                               Matrix<T, Exec> passed, Matrix<T, Exec> dx) const = 0;
-  // Sets, or adds to, the gradients of what is trained. gradient: its parts, null where they are frozen.
+  // Sets, or adds to, the gradients of what is trained; where gradient.sums is there, what they are made of. gradient:
+  // its parts, null where they are frozen.
   virtual void backward_weight(Context<Exec>&, const FormedWeight&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                                Matrix<const T, Exec> kept, Matrix<const T, Exec> passed, bool accumulate,
                                const FormedWeight& gradient) const = 0;
+  // Sets the gradients from what gradient.sums has, which is used up.
+  virtual void finish_gradient(Context<Exec>&, const FormedWeight&, const FormedWeight& /*gradient*/) const {}
   // Sets what is frozen so that the layer, with what is trained as it begins, is `dense` (out, in). May wait for the
   // space.
   virtual void assign(Context<Exec>&, const FormedWeight&, std::uint64_t seed, Matrix<const A, Exec> dense) const = 0;

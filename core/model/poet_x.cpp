@@ -62,6 +62,33 @@ void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, cons
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, options, w), 0, c);
 }
 
+// What the gradients of the rotations are made of, see poet_backward_rotations.
+template <class Exec, class T>
+struct SideInput {
+  Matrix<const T, Exec> dy, x, kept, d_inner;
+};
+// Calls body(left, right, output) for the outputs and the inputs: the gradient of the side's blocks are the diagonal
+// blocks of left^T right, both (N, n) and in scratch.
+template <class Exec, class T, class Body>
+void for_sides(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
+               const SideInput<Exec, T>& in, const Body& body) {
+  auto frame = s.workspace.frame();
+  Sheets<Exec, T> sheets(s.workspace, in.dy.extent(0), w);
+  const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
+  Matrix<const T, Exec> c = in.kept;
+  if (in.kept.size() == 0) {
+    const Matrix<T, Exec> again = sheets.of(first, w.rows());
+    inner_product<Exec, T>(s, options, w, in.x, first, sheets.of(second, w.cols()), again);
+    c = again;
+  }
+  const Matrix<T, Exec> g = sheets.of(second, w.rows());
+  put_columns<Exec, T>(s.exec, in.dy, w.perm_out, g);
+  body(c, Matrix<const T, Exec>(g), true);
+  const Matrix<T, Exec> permuted = sheets.of(first, w.cols());
+  put_columns<Exec, T>(s.exec, in.x, w.perm_in, permuted);
+  body(Matrix<const T, Exec>(permuted), in.d_inner, false);
+}
+
 // Returns the inverse of an index, in scratch of the caller's frame: index[result[i]] = result[index[i]] = i.
 template <class Exec>
 Vector<std::int32_t, Exec> inverse_of(const ProductSpace<Exec>& s, const Vector<std::int32_t, Exec>& index) {
@@ -185,28 +212,34 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetOptions& opt
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out) {
   using A = Acc<T>;
-  auto frame = s.workspace.frame();
-  Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
-  const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
-  Matrix<const T, Exec> c = kept;
-  if (kept.size() == 0) {
-    const Matrix<T, Exec> again = sheets.of(first, w.rows());
-    inner_product<Exec, T>(s, options, w, x, first, sheets.of(second, w.cols()), again);
-    c = again;
-  }
-  const auto gradient = [&](const Matrix<const T, Exec>& left, const Matrix<const T, Exec>& right,
-                            const Vector<A, Exec>& theta, const Vector<A, Exec>& d_theta) {
+  for_sides<Exec, T>(s, options, w, {dy, x, kept, d_inner}, [&](const auto& left, const auto& right, bool output) {
     auto inner = s.workspace.frame();
     const Matrix<A, Exec> d = s.workspace.template take<A>(left.extent(1), options.block);
-    diagonal_blocks<Exec, T>(s.gemm, left, right, d);
-    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, theta, d, accumulate, d_theta);
-  };
-  const Matrix<T, Exec> g = sheets.of(second, w.rows());
-  put_columns<Exec, T>(s.exec, dy, w.perm_out, g);
-  gradient(c, g, w.rotation_out, d_rotation_out);
-  const Matrix<T, Exec> permuted = sheets.of(first, w.cols());
-  put_columns<Exec, T>(s.exec, x, w.perm_in, permuted);
-  gradient(permuted, d_inner, w.rotation_in, d_rotation_in);
+    diagonal_blocks<Exec, T>(s.gemm, left, right, false, d);
+    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth,
+                                     output ? w.rotation_out : w.rotation_in, d, accumulate,
+                                     output ? d_rotation_out : d_rotation_in);
+  });
+}
+
+template <class Exec, class T>
+void poet_backward_blocks(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
+                          Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
+                          Matrix<const T, Exec> d_inner, bool accumulate, const PoetBlocks<Exec, Acc<T>>& d) {
+  for_sides<Exec, T>(s, options, w, {dy, x, kept, d_inner}, [&](const auto& left, const auto& right, bool output) {
+    diagonal_blocks<Exec, T>(s.gemm, left, right, accumulate, output ? d.out : d.in);
+  });
+}
+
+template <class Exec, class T>
+void poet_rotations_from_blocks(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
+                                const PoetBlocks<Exec, Acc<T>>& d, Vector<Acc<T>, Exec> d_rotation_in,
+                                Vector<Acc<T>, Exec> d_rotation_out) {
+  using A = Acc<T>;
+  cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, w.rotation_out, d.out, false,
+                                   d_rotation_out);
+  cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, w.rotation_in, d.in, false,
+                                   d_rotation_in);
 }
 
 template <class Exec, class T>
@@ -264,6 +297,12 @@ void poet_merge(const ProductSpace<Exec>& s, const PoetOptions& options, const P
                                                  const PoetWeight<Exec, T>&, Matrix<const T, Exec>,                    \
                                                  Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>,  \
                                                  bool, Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>);                    \
+  template void poet_backward_blocks<Exec, T>(                                                                         \
+      const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<const T, Exec>,                \
+      Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<const T, Exec>, bool, const PoetBlocks<Exec, Acc<T>>&);     \
+  template void poet_rotations_from_blocks<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&,                     \
+                                                    const PoetWeight<Exec, T>&, const PoetBlocks<Exec, Acc<T>>&,       \
+                                                    Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>);                       \
   template void poet_effective<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,     \
                                         Matrix<Acc<T>, Exec>);                                                         \
   template void poet_assign<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,        \

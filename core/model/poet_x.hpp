@@ -57,6 +57,24 @@ void poet_backward_rotations(const ProductSpace<Exec>&, const PoetOptions&, cons
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out);
 
+// The gradient of the rotations in two parts. The blocks G are the same in all passes of an update, and the series'
+// backward pass is linear in dG: blocks (n, b) of several passes are added up and go through it once, which is the sum
+// of their gradients but for rounding. One pass through both parts has the bits of poet_backward_rotations.
+template <class Exec, class A>
+struct PoetBlocks {
+  Matrix<A, Exec> in, out;
+};
+// Sets, or adds to, the gradients of the blocks of both sides.
+template <class Exec, class T>
+void poet_backward_blocks(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
+                          Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
+                          Matrix<const T, Exec> d_inner, bool accumulate, const PoetBlocks<Exec, Acc<T>>&);
+// Sets the gradients of both rotations from those of the blocks, which are used up.
+template <class Exec, class T>
+void poet_rotations_from_blocks(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
+                                const PoetBlocks<Exec, Acc<T>>&, Vector<Acc<T>, Exec> d_rotation_in,
+                                Vector<Acc<T>, Exec> d_rotation_out);
+
 // Computes w (out, in), the weight that the layer is in its passes, in Acc<T>.
 template <class Exec, class T>
 void poet_effective(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&, Matrix<Acc<T>, Exec> w);

@@ -49,9 +49,18 @@ class PoetLinear final : public LinearForm<Exec, T> {
                        Matrix<const T, Exec> kept, Matrix<const T, Exec> passed, bool accumulate,
                        const FormedWeight& gradient) const override {
     const PoetWeight<Exec, T> views = weight(c, w);
+    if (gradient.sums != nullptr)
+      return poet_backward_blocks<Exec, T>(space(c), setting(c), views, dy, x, kept, passed, accumulate,
+                                           blocks(setting(c), gradient));
     poet_backward_rotations<Exec, T>(space(c), setting(c), views, dy, x, kept, passed, accumulate,
                                      rotation(gradient, poet_rotation_in, views.rotation_in.extent(0)),
                                      rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
+  }
+  void finish_gradient(Context<Exec>& c, const FormedWeight& w, const FormedWeight& gradient) const override {
+    const PoetWeight<Exec, T> views = weight(c, w);
+    poet_rotations_from_blocks<Exec, T>(space(c), setting(c), views, blocks(setting(c), gradient),
+                                        rotation(gradient, poet_rotation_in, views.rotation_in.extent(0)),
+                                        rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
   }
   void assign(Context<Exec>& c, const FormedWeight& w, std::uint64_t seed, Matrix<const A, Exec> dense) const override {
     const PoetWeight<Exec, T> views = weight(c, w);
@@ -72,6 +81,11 @@ class PoetLinear final : public LinearForm<Exec, T> {
   static PoetOptions setting(const Context<Exec>& c) { return poet_options(c.config().linear); }
   static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
     return Vector<A, Exec>(static_cast<A*>(w.part[part]), n);
+  }
+  static PoetBlocks<Exec, A> blocks(const PoetOptions& s, const FormedWeight& gradient) {
+    const auto out = static_cast<std::size_t>(gradient.rows), in = static_cast<std::size_t>(gradient.cols);
+    auto* const first = static_cast<A*>(gradient.sums);
+    return {Matrix<A, Exec>(first, in, s.block), Matrix<A, Exec>(first + in * s.block, out, s.block)};
   }
   static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
     const PoetOptions s = setting(c);

@@ -292,6 +292,23 @@ void Transformer<Exec, T>::embedding_backward(const Weights<Exec, T>& w, Activat
 }
 
 template <class Exec, class T>
+void Transformer<Exec, T>::finish_gradients(const Weights<Exec, T>& w, int block, const Gradients<Exec, T>& g) {
+  const int i = block - 1 - range_.begin;
+  if (config().linear.is_dense() || i < 0 || i >= range_.end - range_.begin) return;
+  const auto& form = linear_form<Exec, T>(config().linear);
+  const auto finish = [&](const auto& weights, const auto& gradients) {
+    for (std::size_t k = 0; k < gradients.formed.size(); ++k)
+      if (gradients.formed[k].sums != nullptr) form.finish_gradient(context_, weights.formed[k], gradients.formed[k]);
+  };
+  const auto& weights = w.layers[static_cast<std::size_t>(i)];
+  const auto& gradients = g.layers[static_cast<std::size_t>(i)];
+  finish(weights.qkv, gradients.qkv);
+  finish(weights.o, gradients.o);
+  finish(weights.up, gradients.up);
+  finish(weights.down, gradients.down);
+}
+
+template <class Exec, class T>
 void Transformer<Exec, T>::merge(const FormedWeight& w, std::uint64_t seed, std::int64_t number) {
   linear_form<Exec, T>(config().linear).merge(context_, w, seed, number);
 }

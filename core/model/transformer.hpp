@@ -86,6 +86,10 @@ class Transformer {
   void backward_weight(const Weights<Exec, T>&, Activations<Exec, T>&, bool accumulate, const Gradients<Exec, T>&,
                        BlockHooks&);
 
+  // Makes the gradients of a block's weights in another form from what passes have added up in their place
+  // (FormedWeight::sums), with the weights of those passes; nothing where they added up gradients.
+  void finish_gradients(const Weights<Exec, T>&, int block, const Gradients<Exec, T>&);
+
   // Weights in another form than dense (core/model/linear_form.hpp): merge number `number` (from 1) of one of them, and
   // one as a dense weight (out, in) in device memory. All use the same scratch as a pass, and may wait for the space.
   void merge(const FormedWeight&, std::uint64_t seed, std::int64_t number);

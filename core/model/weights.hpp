@@ -19,6 +19,7 @@ struct FormedWeight {
   std::array<void*, most_parts> part{};
   TensorCut cut = TensorCut::none;  // where tensor parallelism cuts the layer
   int layer = -1;                   // number in the whole model
+  void* sums = nullptr;             // as a gradient: what passes add up in its place (WeightForm::sums), or null
 };
 
 // M is the type of elements of matrices, V that of elements of vectors.
@@ -69,10 +70,10 @@ using Gradients = ModelViews<Exec, Acc<T>, Acc<T>>;
 
 // Calls body(weight) for every weight in another form than dense, in layer order.
 template <class Views, class Body>
-void for_each_formed(const Views& views, const Body& body) {
-  for (const auto& layer : views.layers)
-    for (const auto* linear : {&layer.qkv, &layer.o, &layer.up, &layer.down})
-      for (const FormedWeight& weight : linear->formed) body(weight);
+void for_each_formed(Views& views, const Body& body) {
+  for (auto& layer : views.layers)
+    for (auto* linear : {&layer.qkv, &layer.o, &layer.up, &layer.down})
+      for (auto& weight : linear->formed) body(weight);
 }
 
 // Returns views into an arena made from tensor_specs(config, range).

@@ -271,9 +271,13 @@ class StreamSet : public MatrixSet<Exec> {
   bool begins_again(std::size_t i, std::int64_t t) const {
     return t > 1 && updates_of_state(items_[i].reset_every, t, items_[i].reset_phase) == 1;
   }
+  // Begins the state of a matrix again. What workers make of the old one is waited for, and dropped.
   void begin_again(std::size_t i) {
-    optimizers_[i]->state().set_zero(streams_[stream_number(i)].exec);
-    if (RefreshPort<Space>* port = optimizers_[i]->port()) port->forget();
+    Stream<Space>& stream = streams_[stream_number(i)];
+    RefreshPort<Space>* const port = optimizers_[i]->port();
+    if (port != nullptr) port->release(stream);
+    optimizers_[i]->state().set_zero(stream.exec);
+    if (port != nullptr) port->forget();
   }
 
   void start_workers(const std::vector<MatrixItem<Exec>>& items, const MatrixSetOptions& setting) {
@@ -321,11 +325,6 @@ class StreamSet : public MatrixSet<Exec> {
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
                                                  const MatrixSetOptions& setting) {
-  const auto begins_again = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
-  if (setting.options.pages_any(memory_of<Exec>) && std::any_of(items.begin(), items.end(), begins_again))
-    fail(ExitCode::bad_deck,
-         "optimizer.refresh.tier: state of packed rotations, which starts over, stays in the memory of the device: "
-         "\"device\" next to them");
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(stream_cost(item.rows(), item.cols()));

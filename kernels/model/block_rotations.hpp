@@ -51,14 +51,15 @@ void blocks_times(Gemm<Exec>& gemm, Op op, Matrix<const T, Exec> blocks, Matrix<
                             Op::none, 1, first.rows(blocks), first.rows(x), 0, first.rows(y));
 }
 
-// Sets d (n, b) to the blocks on the diagonal of x^T y for x and y (N, n).
+// Sets, or adds to, d (n, b) the blocks on the diagonal of x^T y for x and y (N, n).
 template <class Exec, class T>
-void diagonal_blocks(Gemm<Exec>& gemm, Matrix<const T, Exec> x, Matrix<const T, Exec> y, Matrix<Acc<T>, Exec> d) {
+void diagonal_blocks(Gemm<Exec>& gemm, Matrix<const T, Exec> x, Matrix<const T, Exec> y, bool add,
+                     Matrix<Acc<T>, Exec> d) {
   SESTINA_REQUIRE(x.extent(1) == d.extent(0) && y.extent(1) == d.extent(0), "x (N, {}), y (N, {}), blocks {}",
                   x.extent(1), y.extent(1), d.extent(0));
   const FirstBlock first(d.extent(0), d.extent(1));
   gemm.template batch<T, Acc<T>>(first.count, {first.size, first.size, first.rows_apart(d)}, Op::transpose, Op::none, 1,
-                                 first.cols(x), first.cols(y), 0, first.rows(d));
+                                 first.cols(x), first.cols(y), add ? 1 : 0, first.rows(d));
 }
 
 // Computes c = beta c + alpha a b for each block of a, b, c (n, b).

@@ -359,6 +359,8 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   const bool kept = compares_gradients(o, s.pipe, s.schedule);  // those at the newest weights
   memory.size.gradients = at(buffers + (kept ? 1 : 0)) * gradients * s.width.accumulate;
   if (shard.buckets.in_turn()) memory.size.gradients += whole * s.width.accumulate;  // the places of blocks
+  if (gathers_sums(o.deterministic, count, shard.buckets.in_turn()))
+    memory.size.gradients += size_of_sums(o.model.linear, shard.local) * s.width.accumulate;
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width) +
                           memory_of_shares(shard.stage, o.parallel, dp_rank * s.plan.tp + shard.tp_rank, s.width);

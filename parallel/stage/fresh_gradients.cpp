@@ -7,9 +7,9 @@ namespace sestina {
 // Hooks that sum micro-batches in a tree, but exchange nothing: no other rank waits for these gradients.
 template <class Exec, class T>
 struct StageFreshGradients<Exec, T>::Hooks final : BlockHooks {
-  Hooks(const Stage<Exec, T>& s, int m) : stage(s), micro(m) {}
-  void after_backward(int block) override { stage.accumulate(block, micro); }
-  const Stage<Exec, T>& stage;
+  Hooks(Stage<Exec, T>& s, int m) : stage(s), micro(m) {}
+  void after_backward(int block) override { stage.accumulate(stage.weights(), block, micro); }
+  Stage<Exec, T>& stage;
   int micro;
 };
 

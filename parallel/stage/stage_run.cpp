@@ -52,7 +52,7 @@ void StageRun<Exec, T>::Hooks::after_backward(int block) {
 template <class Exec, class T>
 void StageRun<Exec, T>::finish_part(int block, int micro, typename Stage<Exec, T>::Part part) {
   if (watch_ && micro == 0) watch_->finished(exec_, block, part);
-  if (!again_) stage_.accumulate(block, micro, part);
+  if (!again_) stage_.accumulate(*hooks_.weights, block, micro, part);
 }
 
 template <class Exec, class T>
@@ -114,6 +114,7 @@ const Weights<Exec, T>& StageRun<Exec, T>::prepare_backward(std::int64_t micro, 
   }
   if (out_) slot.gradient = out_->receive_gradient(micro);
   hooks_.micro = in_update(micro);
+  hooks_.weights = &weights;
   return weights;
 }
 
@@ -208,6 +209,7 @@ void StageRun<Exec, T>::end_backward(std::int64_t micro) {
 template <class Exec, class T>
 void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
   hooks_.micro = in_update(micro);
+  hooks_.weights = &stage_.weights();
   if (probe_) probe_->begin(slots_.of(micro), in_update(micro));
   begin_embedding_gradient(micro);
   hooks_.span.begin("backward weights", place_.number);
@@ -383,6 +385,7 @@ PassProbe<Exec, T>& StageRun<Exec, T>::probe() {
 
 template <class Exec, class T>
 void StageRun<Exec, T>::look_for_nonfinite(bool on) {
+  stage_.gather_sums(!on);  // each micro-batch shows its gradients
   if (on)
     probe().look(true);
   else

@@ -99,8 +99,9 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     void after_backward(int block) override;
     StageRun& run;
     OpenSpan span;
-    int micro = 0;          // number in its update
-    bool training = false;  // an evaluation shows no blocks
+    const Weights<Exec, T>* weights = nullptr;  // those of the backward pass
+    int micro = 0;                              // number in its update
+    bool training = false;                      // an evaluation shows no blocks
   };
   std::int64_t in_flight_end(int ahead) const { return place_.in_flight_end(updates_, ahead); }
   int in_update(std::int64_t micro) const { return static_cast<int>(micro % place_.micros); }

@@ -1,8 +1,9 @@
 // Milliseconds of one linear layer, forward and backward, in the forms of its weight, as a Markdown table:
-//   bench_forms [rows] [bf16] [out:in:block ...]
+//   bench_forms [rows] [bf16] [micros=M] [out:in:block ...]
 // dense: three products. poet-x fast, mem, xq: core/model/poet_x.hpp. naive: as POET was first written (the weight is
 // multiplied, permutations and block-diagonal rotations are whole matrices): what POET-X is measured against. The forms
-// take turns, and each number is the median of its rounds.
+// take turns, and each number is the median of its rounds. With M micro-batches of so many rows: poet-x fast, whose
+// rotations' gradients go back through the series for each of them, or once for all.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -67,6 +68,8 @@ class Layer {
         theta_out_(random_buffer<A>(packed(s_.out), 0.01, 7)),
         d_in_("d_in", packed(s_.in)),
         d_out_("d_out", packed(s_.out)),
+        blocks_in_("blocks_in", s_.in * s_.block),
+        blocks_out_("blocks_out", s_.out * s_.block),
         codes_("codes", s_.out * s_.in),
         zeros_("zeros", group_count(s_.out * s_.in, group)),
         scales_("scales", zeros_.size()),
@@ -81,7 +84,8 @@ class Layer {
     gemm_.operator()<T, A>(Op::transpose, Op::none, 1, matrix(dy_, s_.out), matrix(x_, s_.in), 0, matrix(dw_, s_.in));
   }
 
-  void poet(bool keeps, bool coded) {
+  // micros: passes whose gradients are one sum; once: those of the rotations go back through the series together.
+  void poet(bool keeps, bool coded, int micros = 1, bool once = false) {
     const PoetOptions options{s_.block, 1, coded ? group : 0, true};
     PoetWeight<Host, T> weight{{}, flat(perm_in_), flat(perm_out_), flat(theta_in_), flat(theta_out_)};
     if (coded)
@@ -91,9 +95,17 @@ class Layer {
     const ProductSpace<Host> space{exec_, gemm_, workspace_};
     const Matrix<T, Host> kept = keeps ? matrix(kept_, s_.out) : Matrix<T, Host>{}, inner = matrix(inner_, s_.in);
     const Matrix<const T, Host> x = matrix(x_, s_.in), dy = matrix(dy_, s_.out);
-    poet_forward<Host, T>(space, options, weight, x, kept, matrix(y_, s_.out));
-    poet_backward_input<Host, T>(space, options, weight, dy, false, inner, matrix(dx_, s_.in));
-    poet_backward_rotations<Host, T>(space, options, weight, dy, x, kept, inner, false, flat(d_in_), flat(d_out_));
+    const PoetBlocks<Host, A> blocks{matrix(blocks_in_, s_.block), matrix(blocks_out_, s_.block)};
+    for (int micro = 0; micro < micros; ++micro) {
+      poet_forward<Host, T>(space, options, weight, x, kept, matrix(y_, s_.out));
+      poet_backward_input<Host, T>(space, options, weight, dy, false, inner, matrix(dx_, s_.in));
+      if (once)
+        poet_backward_blocks<Host, T>(space, options, weight, dy, x, kept, inner, micro > 0, blocks);
+      else
+        poet_backward_rotations<Host, T>(space, options, weight, dy, x, kept, inner, micro > 0, flat(d_in_),
+                                         flat(d_out_));
+    }
+    if (once) poet_rotations_from_blocks<Host, T>(space, options, weight, blocks, flat(d_in_), flat(d_out_));
   }
 
   // W_eff = P_out^T B_out^T H B_in^T P_in, all of them matrices: G as a whole, then four products for the weight, one
@@ -168,7 +180,7 @@ class Layer {
   Buffer<T> x_, dy_, w_, y_, dx_, kept_, inner_;
   Buffer<A> dw_;
   Buffer<std::int32_t> perm_in_, perm_out_;
-  Buffer<A> theta_in_, theta_out_, d_in_, d_out_;
+  Buffer<A> theta_in_, theta_out_, d_in_, d_out_, blocks_in_, blocks_out_;
   Buffer<std::uint8_t> codes_, zeros_;
   Buffer<A> scales_;
   Gemm<Host> gemm_{exec_};
@@ -182,13 +194,17 @@ struct Contender {
 };
 
 template <class T>
-void run(const Shape& s) {
+void run(const Shape& s, int micros) {
   Layer<T> layer(s);
-  std::vector<Contender> all = {{[&] { layer.dense(); }, 7},
-                                {[&] { layer.poet(true, false); }, 7},
-                                {[&] { layer.poet(false, false); }, 7},
-                                {[&] { layer.poet(false, true); }, 7},
-                                {[&] { layer.naive(); }, 3}};
+  std::vector<Contender> all;
+  if (micros > 1)
+    all = {{[&] { layer.poet(true, false, micros, false); }, 7}, {[&] { layer.poet(true, false, micros, true); }, 7}};
+  else
+    all = {{[&] { layer.dense(); }, 7},
+           {[&] { layer.poet(true, false); }, 7},
+           {[&] { layer.poet(false, false); }, 7},
+           {[&] { layer.poet(false, true); }, 7},
+           {[&] { layer.naive(); }, 3}};
   for (Contender& one : all) one.run();
   for (int round = 0; round < 7; ++round)
     for (Contender& one : all) {
@@ -198,12 +214,12 @@ void run(const Shape& s) {
       one.milliseconds.push_back(1e3 * (now_seconds() - start));
     }
   std::printf("| %zu x %zu, %zu |", s.out, s.in, s.block);
-  double dense = 0;
+  double first = 0;
   for (Contender& one : all) {
     std::sort(one.milliseconds.begin(), one.milliseconds.end());
     const double median = one.milliseconds[one.milliseconds.size() / 2];
-    if (dense == 0) dense = median;
-    std::printf(" %.1f (%.2f) |", median, median / dense);
+    if (first == 0) first = median;
+    std::printf(" %.1f (%.2f) |", median, median / first);
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -216,12 +232,15 @@ int main(int argc, char** argv) {
   Kokkos::ScopeGuard kokkos(argc, argv);
   std::size_t rows = 2048;
   bool bf16 = false;
+  int micros = 1;
   std::vector<sestina::Shape> shapes;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     sestina::Shape s{};
     if (std::sscanf(word.c_str(), "%zu:%zu:%zu", &s.out, &s.in, &s.block) == 3)
       shapes.push_back(s);
+    else if (std::sscanf(word.c_str(), "micros=%d", &micros) == 1)
+      continue;
     else if (word == "bf16")
       bf16 = true;
     else
@@ -232,11 +251,12 @@ int main(int argc, char** argv) {
     shapes = {{0, 512, 512, 64},    {0, 512, 512, 128},   {0, 768, 768, 128},
               {0, 1024, 1024, 128}, {0, 1024, 1024, 256}, {0, 2048, 2048, 256},
               {0, 2560, 2560, 256}, {0, 2560, 2560, 512}, {0, 7168, 2560, 256}};
-  std::printf("%zu rows, %s, %d threads: ms (over dense)\n\n", rows, bf16 ? "bf16" : "fp32",
+  std::printf("%zu rows, %s, %d threads: ms (over the first column)\n\n", rows, bf16 ? "bf16" : "fp32",
               sestina::threads_of(Kokkos::DefaultHostExecutionSpace()));
-  std::printf("| out x in, block | dense | fast | mem | xq | naive |\n|---|---|---|---|---|---|\n");
+  std::printf(micros > 1 ? "| out x in, block | each | once |\n|---|---|---|\n"
+                         : "| out x in, block | dense | fast | mem | xq | naive |\n|---|---|---|---|---|---|\n");
   for (sestina::Shape s : shapes) {
     s.rows = rows;
-    bf16 ? sestina::run<sestina::bf16>(s) : sestina::run<float>(s);
+    bf16 ? sestina::run<sestina::bf16>(s, micros) : sestina::run<float>(s, micros);
   }
 }

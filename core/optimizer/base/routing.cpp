@@ -195,12 +195,9 @@ void require_skew_updates(Deck& deck, Options& options) {
   if (kind.max_dim != nullptr && kind.max_dim(*optimizer.matrix) < packed->skew_block)
     deck.error("optimizer.max_dim", fmt::format("{} of side {}, which are never cut", tensor, packed->skew_block),
                fmt::format(">= {}, or {}", packed->skew_block, by_adamw));
-  if (optimizer.matrix->refresh_staleness > 0)
-    deck.error("optimizer.refresh.mode", tensor + ", whose state starts over and would lose what is in flight",
-               fmt::format("inline, or {}", by_adamw));
-  if (optimizer.matrix->pages_any(MemorySpace::host))
-    deck.error("optimizer.refresh.tier", tensor + ", whose state starts over in memory alone",
-               fmt::format("device, or {}", by_adamw));
+  if (optimizer.matrix->refresh_eager)
+    deck.error("optimizer.refresh.visibility", tensor + ", whose replicas are never made equal",
+               fmt::format("fixed, or {}", by_adamw));
   if (options.parallel.tp > 1)
     deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }

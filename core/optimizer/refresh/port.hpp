@@ -54,7 +54,7 @@ class RefreshPort {
   // Notes that all sides have results of update t that came by another way: first bases.
   void renew(std::int64_t t);
 
-  // Notes that the state was set to zero; nothing may be in flight.
+  // Notes that the state was set to zero, after release(): what was in flight is lost.
   void forget();
 
   RefreshAges ages() const;

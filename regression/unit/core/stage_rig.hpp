@@ -10,7 +10,7 @@ namespace sestina {
 template <class Exec, class T>
 struct StageRig {
   struct Hooks final : BlockHooks {
-    void after_backward(int block) override { stage->accumulate(block, micro); }
+    void after_backward(int block) override { stage->accumulate(stage->weights(), block, micro); }
     Stage<Exec, T>* stage = nullptr;
     int micro = 0;
   };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "core/layout/tensor_spec.hpp"
@@ -137,6 +138,71 @@ TEST(LinearForm, GradientsOfMicroBatchesAddUp) {
   }
 }
 
+// What passes add up in the place of the gradients of POET-X, and the gradients made of it.
+template <class T>
+struct SumRig : FormRig<T> {
+  using Rig = FormRig<T>;
+  explicit SumRig(const ModelConfig& c) : Rig(c), sums("sums", size_of_sums(c.linear, Rig::arena.specs())) {
+    Acc<T>* next = sums.data();
+    for_each_formed(Rig::gradients, [&](FormedWeight& gradient) {
+      gradient.sums = next;
+      next += size_of_sums(c.linear, gradient.rows, gradient.cols);
+    });
+    EXPECT_EQ(next, sums.data() + sums.size());
+  }
+  void finish() {
+    for (int block = 0; block <= Rig::range.end + 1; ++block)
+      Rig::model.finish_gradients(Rig::weights, block, Rig::gradients);
+  }
+  Kokkos::View<Acc<T>*, Kokkos::HostSpace> sums;
+};
+
+template <class Rig>
+std::vector<double> gradients_of_micros(Rig& rig, int micros) {
+  for (int micro = 0; micro < micros; ++micro) {
+    std::vector<std::int32_t> in(rig.tokens.size()), out(rig.tokens.size());
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      in[i] = static_cast<std::int32_t>((i * 7 + static_cast<std::size_t>(micro) * 3 + 1) % 11);
+      out[i] = static_cast<std::int32_t>((i * 5 + static_cast<std::size_t>(micro) * 2 + 3) % 11);
+    }
+    rig.load(in, out);
+    rig.loss_and_backward(1.0, micro > 0);
+  }
+  if constexpr (requires { rig.finish(); }) rig.finish();
+  std::vector<double> all;
+  for (std::size_t i = 0; i < rig.arena.size(); ++i)
+    for (const auto value : rig.gradient(i)) all.push_back(static_cast<double>(value));
+  return all;
+}
+
+// One pass: the bits of a gradient made at once. Several: the series' backward pass is linear in dG, so that only the
+// order of sums differs. A gradient is a sum of some 2 b^2 products of terms that are sums over the passes, each of
+// which may be larger than their sum: 50 eps of the largest one.
+template <class T>
+void expect_one_series(const ModelConfig& c) {
+  FormRig<T> each(c);
+  SumRig<T> once(c);
+  EXPECT_EQ(gradients_of_micros(each, 1), gradients_of_micros(once, 1));
+  const std::vector<double> want = gradients_of_micros(each, 5), got = gradients_of_micros(once, 5);
+  ASSERT_EQ(got.size(), want.size());
+  double largest = 0;
+  for (const double x : want) largest = std::max(largest, std::abs(x));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], want[i], 50 * std::numeric_limits<Acc<T>>::epsilon() * largest);
+  EXPECT_EQ(gradients_of_micros(each, 1), gradients_of_micros(once, 1)) << "of the next update";
+}
+
+TEST(LinearForm, PoetRunsOneSeriesBackForAllMicroBatches) {
+  for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
+    ModelConfig c = formed_model("poet-x");
+    c.linear.variant = variant;
+    c.linear.even = variant == Variant::mem;
+    expect_one_series<double>(c);
+    expect_one_series<float>(c);
+    expect_one_series<bf16>(c);
+  }
+}
+
 // The same numbers as a dense model at the start: W_eff is W, exactly.
 TEST(LinearForm, StartsAsTheDenseModel) {
   for (const char* form : {"poet-x", "lora"}) {
@@ -164,6 +230,36 @@ TEST(LinearForm, NormalisedRowsHaveLengthOne) {
       EXPECT_NEAR(squares, 1, 1e-14);
     }
   });
+}
+
+// Wide, square and tall weights: the rows, or the columns, are orthonormal, the same at every start.
+TEST(LinearForm, UniformSpectraHaveSingularValuesOfOne) {
+  ModelConfig c = formed_model("poet-x");
+  c.linear.init = LinearOptions::Init::uniform_spectrum;
+  FormRig<double> rig(c, false, 0), again(c, false, 0);
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for_each_formed(rig.weights, [&](const FormedWeight& w) {
+    shapes.insert({w.rows, w.cols});
+    const std::vector<double> x = rig.dense(w);
+    EXPECT_EQ(x, again.dense(w)) << w.name;
+    const bool wide = w.rows <= w.cols;
+    const std::int64_t side = wide ? w.rows : w.cols, length = wide ? w.cols : w.rows;
+    const auto at = [&](std::int64_t line, std::int64_t k) {
+      return x[static_cast<std::size_t>(wide ? line * w.cols + k : k * w.cols + line)];
+    };
+    for (std::int64_t i = 0; i < side; ++i)
+      for (std::int64_t j = 0; j <= i; ++j) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < length; ++k) sum += at(i, k) * at(j, k);
+        EXPECT_NEAR(sum, i == j ? 1 : 0, 1e-13) << w.name;
+      }
+  });
+  EXPECT_EQ(shapes.size(), 4U);  // (16, 16), (8, 16), (24, 16), (16, 24)
+  c.initializer_range *= 3;
+  const FormedWeight& first = rig.weights.layers[0].qkv.formed[0];
+  FormRig<double> wider(c, false, 0);
+  const std::vector<double> a = rig.dense(first), b = wider.dense(first);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-13) << "the range has no say";
 }
 
 TEST(LinearForm, MergesKeepTheLayerAndDrawNewPermutations) {

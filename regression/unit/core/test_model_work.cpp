@@ -7,6 +7,7 @@
 #include "core/layout/tensor_spec.hpp"
 #include "core/model/formed_weights.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/core/stage_rig.hpp"
 
 namespace sestina {
 namespace {
@@ -34,13 +35,19 @@ Options work_options(const std::string& form, Family family = Family::llama) {
 
 using Rig = ModelRig<Host, float>;
 
-// Of all products of a forward and backward pass.
-double counted_pass(const ModelConfig& config) {
-  Rig rig(config, sequences, sequence);
-  initialise_formed<Host, float>(rig.exec, rig.model, rig.arena, rig.weights, 7);
-  rig.model.gemm().take_count();
-  rig.loss_and_backward(1.0);
-  return rig.model.gemm().take_count().flops;
+// Of all products of the forward and backward passes of an update.
+double counted_passes(const Options& options, const ModelConfig& config) {
+  const int micros = options.train.global_batch / options.train.micro_batch;
+  StageRig<Host, float> rig(
+      config,
+      {.micro_batch = sequences, .sequence = sequence, .deterministic = options.run.deterministic, .micros = micros},
+      &options.optimizer);
+  rig.stage.initialise(7);
+  const std::vector<std::int32_t> window(sequences * (sequence + 1), 1);
+  rig.load(window.data());
+  rig.stage.model().gemm().take_count();
+  for (int micro = 0; micro < micros; ++micro) rig.forward_backward(1, micro);
+  return rig.stage.model().gemm().take_count().flops;
 }
 
 double counted_merge(const ModelConfig& config) {
@@ -55,14 +62,13 @@ double counted_merge(const ModelConfig& config) {
 void expect_counted(const Options& options, const std::string& what) {
   Options never = options;
   never.model.linear.merge_every = 0;
-  const double tokens = sequences * sequence;
-  const double beyond = counted_pass(options.model) - counted_pass(dense_model(options.model)),
+  const double tokens = options.train.global_batch * sequence;
+  const double beyond = counted_passes(options, options.model) - counted_passes(options, dense_model(options.model)),
                dense = flops_per_token(options.model, sequence);
   EXPECT_NEAR((flops_per_token(never) - dense) * tokens, beyond, 1e-9 * dense * tokens) << what;
   EXPECT_GT(std::abs(beyond), 0) << what;
   if (options.model.linear.form != "poet-x") return;
-  const double update_tokens = options.train.global_batch * sequence;
-  EXPECT_NEAR((flops_per_token(options) - flops_per_token(never)) * update_tokens * 5, counted_merge(options.model),
+  EXPECT_NEAR((flops_per_token(options) - flops_per_token(never)) * tokens * 5, counted_merge(options.model),
               1e-6 * dense)
       << what;
 }
@@ -73,7 +79,9 @@ TEST(ModelWork, IsWhatTheProductsCount) {
     for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
       Options options = work_options("poet-x", family);
       options.model.linear.variant = variant;
-      expect_counted(options, "poet-x");
+      expect_counted(options, "poet-x, one series backward for three micro-batches");
+      options.run.deterministic = true;
+      expect_counted(options, "poet-x, each micro-batch's gradients in a tree");
     }
   }
 }

@@ -164,6 +164,7 @@ TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
   EXPECT_FALSE(read(poet + "merge_residual = false\n" + bf16_run).model.linear.residual);
   EXPECT_FALSE(read(poet + "variant = \"xq\"\ngroup_size = 4\n" + bf16_run).model.linear.residual);
   EXPECT_TRUE(read(poet + "merge_phase = \"staggered\"\n").model.linear.staggered);
+  EXPECT_EQ(read(poet + "init = \"uniform-spectrum\"\n").model.linear.init, LinearOptions::Init::uniform_spectrum);
   expect_error(poet + "merge_phase = \"staggered\"\nclip_warmup_steps = 3\n",
                "model.linear.clip_warmup_steps: conflicts");
   expect_error(poet + "merge_phase = \"staggered\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
@@ -229,8 +230,10 @@ TEST(Options, TakesMatrixOptimizersOfPackedRotationsThatKeepThemSkew) {
   }
   const std::string refresh = "[optimizer.refresh]\n";
   expect_error(kind("soap") + "sides = \"smaller\"\n", "optimizer.kind: model.layers.0.self_attn.q_proj.weight/");
-  expect_error(kind("soap") + refresh + "mode = \"async\"\n", "optimizer.refresh.mode: model.layers.0.self_attn");
-  expect_error(kind("soap") + refresh + "tier = \"nvme\"\n", "optimizer.refresh.tier: model.layers.0.self_attn");
+  EXPECT_GT(read(kind("soap") + refresh + "mode = \"async\"\n").optimizer.matrix->refresh_staleness, 0);
+  expect_error(kind("soap") + refresh + "mode = \"async\"\nvisibility = \"eager\"\n",
+               "optimizer.refresh.visibility: model.layers.0.self_attn");
+  EXPECT_TRUE(read(kind("soap") + refresh + "tier = \"nvme\"\n").optimizer.matrix->pages_any(MemorySpace::host));
   expect_error(kind("soap") + "max_dim = 3\n",
                "rotation_in is packed skew-symmetric matrices of side 4, which are never cut, got 3, allowed >= 4");
   read(kind("soap") + "max_dim = 4\n");

@@ -50,7 +50,7 @@ MatrixOptions options_of(const PagedKind& kind, std::int64_t staleness, bool pag
 class Paged {
  public:
   Paged(const PagedKind& kind, std::int64_t staleness, bool paged, int streams = 1, int workers = 1,
-        const Names& in_memory = {}) {
+        const Names& in_memory = {}, std::int64_t reset_every = 0) {
     std::vector<MatrixItem<Host>> items;
     for (std::size_t i = 0; i < 5; ++i) {
       const std::size_t m = i % 2 == 0 ? 24 : 40, n = 32;
@@ -63,6 +63,7 @@ class Paged {
                         {}},
                        {0.01, 0.1},
                        static_cast<std::int64_t>(i)});
+      items.back().reset_every = reset_every;
     }
     MatrixSetOptions setting;
     setting.options = options_of(kind, staleness, paged, in_memory);
@@ -138,6 +139,24 @@ TEST(PagedState, EveryKindHasTheSameBits) {
         EXPECT_EQ(paged.store->lost, 0) << kind.name << ", S " << staleness << ": written by one who pinned it to read";
       }
     }
+}
+
+// The updates after which it starts over are neither those of a period nor those at which a result comes.
+TEST(PagedState, StartsOverWhereverItLies) {
+  for (const PagedKind& kind : paged_kinds) {
+    const std::int64_t staleness = find_matrix_kind(kind.name)->refresh_needs == nullptr ? 0 : 3;
+    Paged plain(kind, staleness, false, 2, 2, {}, 6), paged(kind, staleness, true, 2, 2, {}, 6),
+        never(kind, staleness, false, 2, 2);
+    for (std::int64_t t = 1; t <= 12; ++t) {
+      for (Paged* run : {&plain, &paged, &never}) run->step(t);
+      if (t % 4 == 0) paged.pager->wait_idle();
+      ASSERT_TRUE(plain.weights() == paged.weights()) << kind.name << ", update " << t;
+    }
+    EXPECT_TRUE(plain.state() == paged.state()) << kind.name;
+    EXPECT_FALSE(plain.weights() == never.weights()) << kind.name;
+    paged.pager->wait_idle();
+    EXPECT_EQ(paged.store->lost, 0) << kind.name << ": written by one who pinned it to read";
+  }
 }
 
 // First bases and roots of a run that begins with a checkpoint: not the first that is written there.

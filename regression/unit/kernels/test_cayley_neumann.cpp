@@ -166,7 +166,7 @@ TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
   blocks_times<Exec, T>(this->gemm_, Op::transpose, g.read(), tall.read(), tall_out.matrix());
   expect_close(tall_out.get(), product(transposed(dense), transposed(x)), tolerance, "G^T x");
   const Field<Acc<T>, Exec> d(n, b);
-  diagonal_blocks<Exec, T>(this->gemm_, left.read(), right.read(), d.matrix());
+  diagonal_blocks<Exec, T>(this->gemm_, left.read(), right.read(), false, d.matrix());
   const Array whole = product(transposed(x), y);
   Array want(n, b);
   for (std::size_t i = 0; i < n; ++i)
