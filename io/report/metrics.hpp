@@ -26,6 +26,12 @@ struct WorkerNumbers {
   double copy_s = 0, worker_s = 0;
 };
 
+// State that lies elsewhere between its uses: bytes that all ranks read and wrote for the update, and the times that
+// somebody waited for some of it.
+struct TierNumbers {
+  std::uint64_t bytes_read = 0, bytes_written = 0, waits = 0;
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -42,6 +48,7 @@ struct TrainLine {
   std::span<const double> staleness = {}, drift = {}, cosine = {};
   std::optional<ReplicaNumbers> replicas = {};
   std::optional<WorkerNumbers> workers = {};
+  std::optional<TierNumbers> tiers = {};
 };
 
 // The ages of the preconditioners of one pipeline stage, in updates.
