@@ -240,17 +240,18 @@ StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
 
 template <class Exec>
 void copy_to_host(const Exec& exec, const StateField& field, void* host) {
-  const std::size_t n = field.bytes();
-  if (!field.on_device) {
-    exec.fence("copy_to_host");
-    const Pin pin(field.pager, field.data, Pager::Need::reading);
-    std::memcpy(host, field.data, n);
-    return;
-  }
-  const Pin pin(field.pager, field.data, Pager::Need::reading);
-  const Vector<const std::byte, Exec> from(static_cast<const std::byte*>(field.data), n);
-  Kokkos::deep_copy(exec, Vector<std::byte, Host>(static_cast<std::byte*>(host), n), from);
-  exec.fence();
+  if (!field.on_device) exec.fence("copy_to_host");
+  for_each_block(field, [&](const StateField& part, std::size_t begin) {
+    const Pin pin(part.pager, part.data, Pager::Need::reading);
+    const std::size_t n = part.bytes();
+    const auto* const from = static_cast<const std::byte*>(part.data);
+    std::byte* const to = static_cast<std::byte*>(host) + begin;
+    if (field.on_device)
+      Kokkos::deep_copy(exec, Vector<std::byte, Host>(to, n), Vector<const std::byte, Exec>(from, n));
+    else
+      std::memcpy(to, from, n);
+  });
+  if (field.on_device) exec.fence();
 }
 
 template <class Exec>

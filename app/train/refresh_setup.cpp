@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -91,16 +92,24 @@ std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::
                                                         .most = static_cast<std::uint64_t>(refresh.nvme_bytes)});
 }
 
-// Makes the tiers of a device's preconditioners; those of the tier "host" are known by names "/optimizer/<HF
-// name>/<field>".
-std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const RefreshOptions& refresh,
-                                        std::shared_ptr<BlockStore> file) {
+// Returns whether the tier of a block is "host", by its name "/optimizer/<HF name>/<field>".
+std::function<bool(std::string_view)> blocks_in_host(const OptimizerOptions& optimizer) {
+  const std::vector<std::string> fields =
+      optimizer.matrix ? paged_fields(*find_matrix_kind(optimizer.matrix->kind), *optimizer.matrix)
+                       : std::vector<std::string>();
+  return [optimizer, fields](std::string_view name) {
+    const std::string_view field = field_of_block(name.substr(name.rfind('/') + 1));
+    const bool is_moment = std::find(fields.begin(), fields.end(), field) == fields.end();
+    return (is_moment ? optimizer.state_tier : optimizer.matrix->tier_of(field)) == Tier::host;
+  };
+}
+
+std::shared_ptr<Pager> make_device_tier(const OptimizerOptions& optimizer, std::shared_ptr<BlockStore> file) {
+  const RefreshOptions& refresh = optimizer.refresh;
   std::shared_ptr<DeviceBlocks> device = make_device_blocks();
-  const DeviceStore::Options setting{
-      .in_host =
-          [matrix](std::string_view name) { return matrix.tier_of(name.substr(name.rfind('/') + 1)) == Tier::host; },
-      .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
-      .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
+  const DeviceStore::Options setting{.in_host = blocks_in_host(optimizer),
+                                     .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
+                                     .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
   auto store = std::make_shared<DeviceStore>(device, std::move(file), setting);
   return std::make_shared<Pager>(std::move(store),
                                  Pager::Options{.most = static_cast<std::size_t>(refresh.device_bytes),
@@ -112,18 +121,18 @@ std::shared_ptr<Pager> make_device_tier(const MatrixOptions& matrix, const Refre
 }  // namespace
 
 std::shared_ptr<Pager> make_tier(const Options& options, const std::string& run_dir, int rank, MemorySpace memory) {
-  if (!options.optimizer.matrix || !options.optimizer.matrix->pages_any(memory)) return nullptr;
-  const MatrixOptions& matrix = *options.optimizer.matrix;
-  const RefreshOptions& refresh = options.optimizer.refresh;
-  std::shared_ptr<BlockStore> file = matrix.has_tier(Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
-  if (memory == MemorySpace::device) return make_device_tier(matrix, refresh, std::move(file));
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (!optimizer.pages_any(memory)) return nullptr;
+  const RefreshOptions& refresh = optimizer.refresh;
+  std::shared_ptr<BlockStore> file = optimizer.has_tier(Tier::nvme) ? make_file(refresh, run_dir, rank) : nullptr;
+  if (memory == MemorySpace::device) return make_device_tier(optimizer, std::move(file));
   return std::make_shared<Pager>(std::move(file), Pager::Options{.most = static_cast<std::size_t>(refresh.host_bytes),
                                                                  .timeout = refresh.timeout});
 }
 
 void open_tier(Pager& pager) {
   pager.open();
-  spdlog::info("preconditioners in {}; at most {:.1f} MiB of them in memory", pager.describe(),
+  spdlog::info("optimizer state in {}; at most {:.1f} MiB of them in memory", pager.describe(),
                static_cast<double>(std::min(pager.limit(), pager.bytes())) / (1 << 20));
 }
 

@@ -1,5 +1,5 @@
-// The needs of optimizer.refresh on this machine: the speed that periods follow from, and the tier where
-// preconditioners lie between their uses.
+// The needs of optimizer.refresh on this machine: the speed that periods follow from, and the tier where state lies
+// between its uses.
 #pragma once
 #include <memory>
 #include <string>
@@ -27,11 +27,11 @@ RefreshSpeed measure_speed(Executor&, const SampleSet& training, const Options&,
 // Gives the periods to the optimizers of all stages of this rank.
 void use_periods(Executor&, const RefreshPeriods&);
 
-// With optimizer.refresh.tier a rank's preconditioners lie in a file between their uses, or, those of a device, in host
-// memory.
+// With optimizer.refresh.tier a rank's preconditioners, and with optimizer.state_tier its moments, lie in a file
+// between their uses, or, those of a device, in host memory.
 
-// Makes the tier, which optimizers are given (Optimizer::page_to) before open_tier(). Null where preconditioners stay
-// in the memory of the space that computes. run_dir is used where optimizer.refresh.path = "".
+// Makes the tier, which optimizers are given (Optimizer::page_to) before open_tier(). Null where all state stays in the
+// memory of the space that computes. run_dir is used where optimizer.refresh.path = "".
 std::shared_ptr<Pager> make_tier(const Options&, const std::string& run_dir, int rank, MemorySpace);
 // Throws Error(bad_deck) for budgets of bytes that cannot be kept, Error(cannot_create) where the disk has no room.
 void open_tier(Pager&);

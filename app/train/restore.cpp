@@ -51,10 +51,11 @@ Options options_of(const Source& source, const DeckArguments& layers) {
 
 namespace {
 
-// Reads a piece at a time, however large the field is.
+// Reads a piece at a time, however large the field is. Its block stays in memory until then, the first one where it has
+// several.
 void restore_field(const Evaluator& evaluator, const CheckpointReader& reader, const StateField& field,
                    ExitCode nonfinite, std::vector<std::byte>& host) {
-  const auto whole = write_to(field, Pager::Need::room);
+  const Pin block(field.pager, field.data, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.resize(rows.bytes());
     reader.read(rows, host.data());
@@ -69,7 +70,7 @@ void restore_field(const Evaluator& evaluator, const CheckpointReader& reader, c
 }
 
 void zero_field(const Evaluator& evaluator, const StateField& field, std::vector<std::byte>& host) {
-  const auto whole = write_to(field, Pager::Need::room);
+  const Pin block(field.pager, field.data, Pager::Need::room);
   for_each_rows(field, [&](const StateField& rows) {
     host.assign(rows.bytes(), std::byte{0});
     evaluator.copy_from_host(rows, host.data());

@@ -124,6 +124,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.staleness = stages.staleness;
   line.drift = stages.drift;
   line.replicas = stages.replicas;
+  line.tiers = stages.tiers;
   if (options_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
   if (options_.drift) line.refreshes = drift_numbers(ranks);
   line.cosine = stages.cosine;

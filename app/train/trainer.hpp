@@ -119,6 +119,7 @@ class Trainer final {
   void prove_updates(bool due);   // after an update, with all steps finished; due: writes its lines; collective
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
+  TierReport take_traffic();
   void report(const FinishedStep&);
   void tell_slow_rank(std::int64_t step);  // of the last metrics.every updates
   Votes votes();                           // those of this rank
@@ -139,7 +140,8 @@ class Trainer final {
   RunTrace trace_;
   PlannedFlips flips_;
   Executor executor_;
-  std::shared_ptr<Pager> tier_;  // the tier of preconditioners; null: they stay in memory
+  Pager::Counts moved_;          // of the tier, when the last step was reported
+  std::shared_ptr<Pager> tier_;  // the tier of state; null: it stays in memory
   Schedule schedule_;
   TrainingBatches batches_;
   const SampleSet& training_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "app/train/trainer.hpp"
 
@@ -59,9 +60,19 @@ void Trainer::fill_report(RankReport& mine) {
                refreshes.workers,
                static_cast<double>(drift.sides),
                drift.largest};
+  if (told_.tiers) mine.tiers = take_traffic();
   if (!told_.replicas) return;
   const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
   mine.replicas = {static_cast<double>(count.bytes.sent), count.drift};
+}
+
+// Returns what has moved between memory and the tier since the last call, also for saves and loads.
+TierReport Trainer::take_traffic() {
+  if (!tier_) return {};
+  const Pager::Counts before = std::exchange(moved_, tier_->counts());
+  const auto since = [](std::uint64_t now, std::uint64_t then) { return static_cast<double>(now - then); };
+  return {since(moved_.traffic.bytes_read, before.traffic.bytes_read),
+          since(moved_.traffic.bytes_written, before.traffic.bytes_written), since(moved_.misses, before.misses)};
 }
 
 // Returns the joules of this node in the step, where this rank is the one that reads its counters, else 0.
@@ -79,6 +90,10 @@ void Trainer::report(const FinishedStep& step) {
   if (due(options_.metrics.tensors_every)) stages.cosine = step.delays.cosine;
   if (told_.replicas)
     stages.replicas = ReplicaNumbers{static_cast<std::uint64_t>(all.replicas.bytes), all.replicas.drift};
+  if (told_.tiers)
+    stages.tiers =
+        TierNumbers{static_cast<std::uint64_t>(all.tiers.bytes_read),
+                    static_cast<std::uint64_t>(all.tiers.bytes_written), static_cast<std::uint64_t>(all.tiers.waits)};
   report_.step(step.update, tokens, loss_, step.sums.norm, schedule_.factor(step.update) * options_.optimizer.lr,
                skipped_, all.step, stages);
   pace_.add(step.seconds);

@@ -253,10 +253,10 @@ void print_memory(const RunPlan& run) {
                  bar(static_cast<double>(kind.bytes) / static_cast<double>(largest)));
   fmt::print("  {:16}{:>12}\n", "total", with_unit(static_cast<double>(run.needed_bytes), "B"));
   if (fullest.nvme > 0)
-    fmt::print("  {:16}{:>12}  of preconditioners; {} to and from it in an update\n", "on NVMe",
+    fmt::print("  {:16}{:>12}  of optimizer state; {} to and from it in an update\n", "on NVMe",
                with_unit(static_cast<double>(fullest.nvme), "B"), with_unit(fullest.nvme_moved, "B"));
   if (fullest.link_moved > 0)
-    fmt::print("  {:16}{:>12}  of preconditioners between device and host in an update\n", "host link",
+    fmt::print("  {:16}{:>12}  of optimizer state between device and host in an update\n", "host link",
                with_unit(fullest.link_moved, "B"));
   if (fullest.outside_tiers > 0)
     fmt::print("  {:16}{:>12}  of preconditioners, always, by optimizer.refresh.tier\n", "in memory",

@@ -84,7 +84,7 @@ Options measured_options(const Options& options) {
   matrix.refresh_staleness = 0;
   matrix.refresh_drift = 0;
   matrix.refresh_eager = false;
-  matrix.tier = Tier::device;
+  matrix.tier = matrix.state_tier = measured.optimizer.state_tier = Tier::device;
   matrix.field_tiers.clear();
   measured.optimizer.refresh = {};
   measured.optimizer.group.clear();

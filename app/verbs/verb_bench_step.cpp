@@ -142,7 +142,7 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
   const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
   Executor executor(*stages, run.plan, runtime.world());
   executor.initialise(options.run.seed);
-  runtime.phase("opening the store of preconditioners",
+  runtime.phase("opening the store of optimizer state",
                 [&] { open_tier_of(executor, options, ".", runtime.rank(), stages->memory()); });
   executor.weights_changed();
   std::unique_ptr<BenchBatches> batches;

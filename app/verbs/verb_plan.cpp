@@ -14,6 +14,7 @@ int run_plan(const PlanArguments& arguments) {
   const Options options = Options::read(deck);
   require_matching_groups(deck, options);
   require_whole_blocks(deck, options);
+  require_state_tier(deck, options);
   deck.finish();
   if (!arguments.reading.empty()) {
     const PaperReading reading = canzona_reading(options.model, options.parallel.dp, options.parallel.tp);

@@ -78,6 +78,7 @@ constexpr std::string_view changeable[] = {
     "schedule.steps",
     "schedule.decay_steps",
     "optimizer.on_missing",
+    "optimizer.state_tier",
     "optimizer.refresh.workers",
     "optimizer.refresh.cores",
     "optimizer.refresh.priority",

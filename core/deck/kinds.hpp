@@ -98,7 +98,8 @@ struct MatrixOptions {
   Tier tier = Tier::device;
   std::map<std::string, Tier, std::less<>> field_tiers = {};
   Tier tier_of(std::string_view field) const;
-  bool has_tier(Tier) const;  // whether some field lies there
+  bool has_tier(Tier) const;       // whether some field lies there
+  Tier state_tier = Tier::device;  // that of moments and momenta (core/optimizer/base/sides.hpp)
   // Returns whether the field, or one of them (pages_any), lies elsewhere between its uses.
   bool pages(std::string_view field, MemorySpace memory) const { return leaves(memory, tier_of(field)); }
   bool pages_any(MemorySpace memory) const {
@@ -131,6 +132,7 @@ struct KindKey {
 // The times at which an array of state must be at hand.
 enum class FieldUse : std::uint8_t {
   always,   // at hand as long as there is memory
+  moment,   // a moment or momentum with a tier of its own: needed while its matrix is updated, by a view that stays
   update,   // a factor: needed while its matrix is updated
   result,   // a basis, root or projector: made again by refreshes, only read by updates
   refresh,  // needed by refreshes alone

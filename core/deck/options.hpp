@@ -153,8 +153,12 @@ struct OptimizerOptions {
   std::vector<OptimizerGroup> group;
   int state_bits = 32;             // bits of AdamW's moments of matrices
   std::int64_t state_block = 256;  // 8 bits: columns that share a scale
-  // The places of moments and of master weights between their uses; budgets and store are those of `refresh`.
-  Tier state_tier = Tier::device, master_tier = Tier::device;
+  Tier state_tier = Tier::device;  // of moments and momenta of all tensors but vectors; budgets and store: `refresh`
+  bool has_tier(Tier tier) const { return state_tier == tier || (matrix && matrix->has_tier(tier)); }
+  // Returns whether some state lies elsewhere between its uses.
+  bool pages_any(MemorySpace memory) const {
+    return leaves(memory, state_tier) || (matrix && matrix->pages_any(memory));
+  }
   // Returns the threads in addition to those that compute; none where results are not late.
   int refresh_workers() const { return matrix && matrix->refresh_staleness > 0 ? refresh.workers : 0; }
   static OptimizerOptions read(Deck&, const ScheduleOptions&);
@@ -259,6 +263,8 @@ void require_trainable(Deck&, Options&);
 int shared_micro_batch(const TrainOptions&, int dp);
 // Collects an error where tensor parallelism would cut a block of moments in 8 bits. Call before deck.finish().
 void require_whole_blocks(Deck&, const Options&);
+// Collects an error where moments with a tier of their own would be those of shards that several ranks update together.
+void require_state_tier(Deck&, const Options&);
 
 // Collects an error for more than one rank where the model runs in one process. Call before deck.finish().
 void require_one_rank(Deck&, const ParallelOptions&);

@@ -91,23 +91,29 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
     deck.error(budget, "conflicts with " + reason, "uniform");
 }
 
-// Reads where preconditioners lie between their uses. A resume may change the tier, so the keys of one tier may stand
-// next to the other; bench io measures the path, whatever the tier.
-void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
-  constexpr const char* tier = "optimizer.refresh.tier";
+constexpr const char* state_tier_key = "optimizer.state_tier";
+
+Tier read_tier_at(Deck& deck, const std::string& key, Tier fallback) {
   const std::vector<std::string> tiers = {"device", "host", "nvme"};  // as enum Tier
-  const auto tier_at = [&](const std::string& key, const std::string& fallback) {
-    const std::string word = deck.choice(key, fallback, tiers);
-    return static_cast<Tier>(std::find(tiers.begin(), tiers.end(), word) - tiers.begin());
-  };
-  if (deck.has_table(tier)) {
-    matrix.tier = tier_at(fmt::format("{}.default", tier), tiers.front());
-    const std::string& all = tiers[static_cast<std::size_t>(matrix.tier)];
-    for (const std::string& field : paged_fields(kind, matrix))
-      matrix.field_tiers[field] = tier_at(fmt::format("{}.{}", tier, field), all);
-  } else {
-    matrix.tier = tier_at(tier, tiers.front());
+  const std::string word = deck.choice(key, tiers[static_cast<std::size_t>(fallback)], tiers);
+  return static_cast<Tier>(std::find(tiers.begin(), tiers.end(), word) - tiers.begin());
+}
+
+// Reads where preconditioners lie between their uses.
+void read_tier(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
+  constexpr const char* tier = "optimizer.refresh.tier";
+  if (!deck.has_table(tier)) {
+    matrix.tier = read_tier_at(deck, tier, Tier::device);
+    return;
   }
+  matrix.tier = read_tier_at(deck, fmt::format("{}.default", tier), Tier::device);
+  for (const std::string& field : paged_fields(kind, matrix))
+    matrix.field_tiers[field] = read_tier_at(deck, fmt::format("{}.{}", tier, field), matrix.tier);
+}
+
+// Reads the budgets and the store of state that lies elsewhere between its uses. A resume may change the tier, so the
+// keys of one tier may stand next to the other; bench io measures the path, whatever the tier.
+void read_store(Deck& deck, RefreshOptions& refresh) {
   refresh.path = deck.text("optimizer.refresh.path", "");
   refresh.device_bytes = deck.integer("optimizer.refresh.device_bytes", 0, not_negative);
   refresh.host_bytes = deck.integer("optimizer.refresh.host_bytes", 0, not_negative);
@@ -129,18 +135,26 @@ void check_drift(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
   if (!reason.empty()) deck.error(every, "conflicts with " + reason, "an integer >= 1");
 }
 
-RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
+// Reads [optimizer.refresh] for an optimizer that has nothing to refresh: only moments may need its store.
+RefreshOptions read_store_alone(Deck& deck, const std::string& kind) {
   RefreshOptions refresh;
-  if (kind.refresh_every == 0) {
-    refuse(deck, "optimizer.refresh", "kind = \"" + kind.name + "\" has no preconditioner to refresh",
-           "no such section");
-    return refresh;
-  }
+  if (deck.has(state_tier_key))
+    read_store(deck, refresh);
+  else
+    refuse(deck, "optimizer.refresh", "kind = \"" + kind + "\" has no preconditioner to refresh",
+           "no such section without optimizer.state_tier");
+  return refresh;
+}
+
+RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
+  if (kind.refresh_every == 0) return read_store_alone(deck, kind.name);
+  RefreshOptions refresh;
   constexpr const char *every = "optimizer.refresh.every", *stagger = "optimizer.refresh.stagger";
   refresh.automatic = deck.has(every) && deck.resolved(every) == "\"auto\"";
   read_asynchronous(deck, kind, matrix, refresh);
   read_budget(deck, kind, matrix, refresh);
-  read_tier(deck, kind, matrix, refresh);
+  read_tier(deck, kind, matrix);
+  read_store(deck, refresh);
   refresh.stagger = deck.boolean(stagger, refresh.automatic);
   if (refresh.automatic && !refresh.asynchronous)
     deck.error(every, "follows what workers can do: it needs optimizer.refresh.mode = \"async\"", "an integer >= 1");
@@ -155,7 +169,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
 
 constexpr std::int64_t smallest_block = 8, largest_block = 2048;  // columns
 
-// Reads how AdamW's moments are kept.
+// Reads how AdamW's moments are kept, and where all moments lie between their uses.
 void read_state(Deck& deck, OptimizerOptions& optimizer) {
   constexpr const char *bits = "optimizer.state_bits", *block = "optimizer.state_block";
   optimizer.state_bits = static_cast<int>(deck.integer(bits, 32));
@@ -164,6 +178,7 @@ void read_state(Deck& deck, OptimizerOptions& optimizer) {
   if (!std::has_single_bit(static_cast<std::uint64_t>(optimizer.state_block)))
     deck.error(block, "not a power of two",
                fmt::format("{}, {}, ... {}", smallest_block, 2 * smallest_block, largest_block));
+  optimizer.state_tier = read_tier_at(deck, state_tier_key, Tier::device);
 }
 
 OptimizerGroup read_group(Deck& deck, const std::string& at, const std::vector<std::string>& kinds) {
@@ -217,8 +232,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.weight_decay = optimizer.adamw.weight_decay;
     refuse(deck, "optimizer.scalar", "applies to matrix optimizers only",
            "[optimizer] itself for kind = \"" + optimizer.kind + "\"");
-    refuse(deck, "optimizer.refresh", "kind = \"" + optimizer.kind + "\" has no preconditioner to refresh",
-           "no such section");
+    optimizer.refresh = read_store_alone(deck, optimizer.kind);
     kinds = {optimizer.kind};
   }
   optimizer.schedule = read_update_schedule(deck, schedule, optimizer.matrix && optimizer.matrix->has("momentum"));
@@ -228,6 +242,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   if (optimizer.matrix) {
     optimizer.matrix->state_bits = optimizer.state_bits;
     optimizer.matrix->state_block = optimizer.state_block;
+    optimizer.matrix->state_tier = optimizer.state_tier;
     optimizer.matrix->rules = optimizer.rules;
     optimizer.matrix->schedule = optimizer.schedule;
   }
@@ -237,6 +252,20 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.group.push_back(read_group(deck, fmt::format("optimizer.group.{}", i), kinds));
   require_element_rule(deck, optimizer);
   return optimizer;
+}
+
+void require_state_tier(Deck& deck, const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const MatrixKind* const kind = find_matrix_kind(options.optimizer.kind);
+  if (options.optimizer.state_tier == Tier::device || kind == nullptr || !kind->shard_work) return;
+  const auto refuse_with = [&deck](const char* layout) {
+    deck.error(state_tier_key,
+               fmt::format("{} keeps momenta of shards, which ranks update together, in memory", layout), "device");
+  };
+  if (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::distributed)
+    refuse_with("parallel.tp_update = \"distributed\"");
+  if (parallel.dp * parallel.tp > 1 && parallel.partition == ParallelOptions::Partition::groups)
+    refuse_with("parallel.partition = \"groups\"");
 }
 
 void require_whole_blocks(Deck& deck, const Options& options) {

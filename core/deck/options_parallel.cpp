@@ -339,6 +339,7 @@ void require_trainable(Deck& deck, Options& options) {
   const ParallelOptions& parallel = options.parallel;
   require_pipeline(deck, options);
   require_whole_blocks(deck, options);
+  require_state_tier(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work))
     deck.error("parallel.tp_update",

@@ -28,7 +28,7 @@ void DeviceStore::open() {
   const std::size_t all = in_host_ + buffers * largest_;
   if (options_.host_bytes != 0 && options_.host_bytes < all)
     fail(ExitCode::bad_deck,
-         "optimizer.refresh.host_bytes: {} bytes are too few: {} of preconditioners of the device lie in host memory, "
+         "optimizer.refresh.host_bytes: {} bytes are too few: {} of state of the device lie in host memory, "
          "and {} are buffers on the way to the disk; at least {}, or 0",
          options_.host_bytes, in_host_, all - in_host_, all);
   for (Block& block : blocks_)

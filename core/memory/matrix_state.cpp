@@ -15,6 +15,10 @@ std::size_t floats_in(const FieldSize& size) {
   return size.dtype == DType::bf16 ? bf16_floats(elements(size)) : elements(size);
 }
 
+std::size_t page_bytes(const FieldSize& size) {
+  return size.dtype == DType::u8 ? elements(size) : floats_in(size) * sizeof(float);
+}
+
 float* floats_of(const Page& page) { return reinterpret_cast<float*>(page.memory.get()); }
 
 template <class Space>
@@ -29,12 +33,13 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     : path_(std::move(path)), sizes_(sizes) {
   std::size_t floats = 0, codes = 0;
   for (const FieldSize& size : sizes_) {
-    const bool known = size.dtype == DType::f32 || size.dtype == DType::bf16 ||
-                       (size.use == FieldUse::always && (size.dtype == DType::i64 || size.dtype == DType::u8));
+    const bool at_hand = size.use == FieldUse::always, moment = size.use == FieldUse::moment;
+    const bool known = size.dtype == DType::f32 || size.dtype == DType::bf16 || (at_hand && size.dtype == DType::i64) ||
+                       ((at_hand || moment) && size.dtype == DType::u8);
     SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
     if (is_paged<Space>(size)) {
       offset_.push_back(storage_->pages.size());
-      add_page(path_ + "/" + size.name, size.use, floats_in(size));
+      add_page(path_ + "/" + size.name, size.use, page_bytes(size));
     } else if (size.dtype == DType::f32 || size.dtype == DType::bf16) {
       offset_.push_back(floats);
       floats += (floats_in(size) + alignment - 1) / alignment * alignment;
@@ -52,8 +57,7 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
 }
 
 template <class Space>
-const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t elements) {
-  const std::size_t bytes = elements * sizeof(float);
+const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t bytes) {
   return storage_->pages.emplace_back(
       Page{name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
 }
@@ -62,7 +66,7 @@ template <class Space>
 StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return {};
   if (is_host<Space> && is_paged<Space>(sizes_[find_array(like)])) {
-    const Page& page = add_page(name, FieldUse::refresh, elements);
+    const Page& page = add_page(name, FieldUse::refresh, elements * sizeof(float));
     return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
   }
   const auto& room = storage_->rooms.emplace_back(name, elements);
@@ -107,7 +111,9 @@ StateArray<Space> MatrixState<Space>::array(std::string_view name) const {
 template <class Space>
 Matrix<float, Space> MatrixState<Space>::matrix(std::string_view name) const {
   const std::size_t field = find(name, DType::f32);
-  SESTINA_REQUIRE(sizes_[field].use == FieldUse::always, "{}/{} may lie elsewhere: read() or write() it", path_, name);
+  const FieldUse use = sizes_[field].use;
+  SESTINA_REQUIRE(use == FieldUse::always || use == FieldUse::moment, "{}/{} may lie elsewhere: read() or write() it",
+                  path_, name);
   return place(field);
 }
 
@@ -118,10 +124,15 @@ Vector<float, Space> MatrixState<Space>::vector(std::string_view name) const {
 }
 
 template <class Space>
+std::uint8_t* MatrixState<Space>::codes_at(std::size_t field) const {
+  const Page* const own = page(field);
+  return own != nullptr ? reinterpret_cast<std::uint8_t*>(own->memory.get()) : storage_->codes.data() + offset_[field];
+}
+
+template <class Space>
 Matrix<std::uint8_t, Space> MatrixState<Space>::codes(std::string_view name) const {
   const std::size_t field = find(name, DType::u8);
-  return Matrix<std::uint8_t, Space>(storage_->codes.data() + offset_[field],
-                                     static_cast<std::size_t>(sizes_[field].rows),
+  return Matrix<std::uint8_t, Space>(codes_at(field), static_cast<std::size_t>(sizes_[field].rows),
                                      static_cast<std::size_t>(sizes_[field].cols));
 }
 
@@ -142,7 +153,8 @@ void MatrixState<Space>::set_zero(const Space& exec) {
   Kokkos::deep_copy(exec, storage_->floats, 0.0f);
   for (std::size_t i = 0; i < sizes_.size(); ++i)
     if (const Page* const own = page(i)) {
-      const auto to = StateArray<Space>(place(i), own).write(Pager::Need::room);
+      const std::size_t floats = (page_bytes(sizes_[i]) + sizeof(float) - 1) / sizeof(float);  // pages are whole
+      const auto to = StateArray<Space>(Matrix<float, Space>(floats_of(*own), 1, floats), own).write(Pager::Need::room);
       Kokkos::deep_copy(exec, to.view(), 0.0f);
     }
   if (storage_->codes.size() > 0) Kokkos::deep_copy(exec, storage_->codes, std::uint8_t{0});
@@ -166,7 +178,8 @@ std::vector<StateField> MatrixState<Space>::fields() const {
       if (const Page* const own = page(i)) field.pager = own->pager.get();
       field.on_device = !is_host<Space>;
     } else if (size.dtype == DType::u8) {
-      field.data = storage_->codes.data() + offset_[i];
+      field.data = codes_at(i);
+      if (const Page* const own = page(i)) field.pager = own->pager.get();
       field.on_device = !is_host<Space>;
     } else {
       field.data = counters_.data() + offset_[i];

@@ -66,7 +66,8 @@ class MatrixState {
   WriteGuard<Matrix<float, Space>> write(std::string_view name, Pager::Need need = Pager::Need::contents) const {
     return array(name).write(need);
   }
-  // These return arrays that are always at hand (FieldUse); internal error for others, wherever they lie in this run.
+  // These return arrays that are always at hand, or moments, whose views are good while their matrix is updated
+  // (FieldUse); internal error for others, wherever they lie in this run.
   Matrix<float, Space> matrix(std::string_view name) const;
   Vector<float, Space> vector(std::string_view name) const;
   Matrix<std::uint8_t, Space> codes(std::string_view name) const;
@@ -98,7 +99,8 @@ class MatrixState {
   std::size_t find_array(std::string_view name) const;  // of f32 or bf16
   const Page* page(std::size_t field) const;
   Matrix<float, Space> place(std::size_t field) const;
-  const Page& add_page(const std::string& name, FieldUse, std::size_t elements);
+  const Page& add_page(const std::string& name, FieldUse, std::size_t bytes);
+  std::uint8_t* codes_at(std::size_t field) const;
 
   std::string path_;
   std::vector<FieldSize> sizes_;

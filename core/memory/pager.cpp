@@ -56,7 +56,7 @@ void Pager::open() {
   limit_ = std::max(options_.most, working());
   if (options_.most != 0 && options_.most < working())
     fail(ExitCode::bad_deck,
-         "{}: {} bytes are too few: updates have {} bytes of preconditioners in memory at a time and refreshes {}; at "
+         "{}: {} bytes are too few: updates have {} bytes of optimizer state in memory at a time and refreshes {}; at "
          "least {}, or 0",
          options_.key, options_.most, updates_, jobs_, working());
   if (blocks_.empty()) return;
@@ -82,6 +82,12 @@ Pager::Block* Pager::find(const void* memory) {
   if (next == blocks_.begin()) return nullptr;
   Block& block = *std::prev(next);
   return at < block.memory + block.bytes ? &block : nullptr;
+}
+
+std::span<const std::byte> Pager::block_of(const void* memory) const {
+  const Block* const block = find(memory);
+  if (block == nullptr) return {};
+  return {block->memory, block->bytes};
 }
 
 bool Pager::is_beyond_memory(const void* memory) {
@@ -315,7 +321,7 @@ void Pager::finish_transfer(Lock&, BlockStore::Transfer& transfer) {
   if (transfer.ok()) in_memory_ -= bytes;
   if (transfer.ok() || counts_.abandoned) return;
   counts_.abandoned = true;
-  store_->warn(transfer.error + "; preconditioners stay in memory from now on");
+  store_->warn(transfer.error + "; optimizer state stays in memory from now on");
 }
 
 void Pager::wait_idle() {
@@ -330,6 +336,33 @@ Pager::Counts Pager::counts() const {
   return counts;
 }
 
+PinAll::PinAll(Pager* pager, const void* memory, std::size_t bytes, Pager::Need need)
+    : pager_(memory == nullptr ? nullptr : pager), begin_(static_cast<const std::byte*>(memory)), end_(begin_) {
+  if (pager_ == nullptr) return;
+  try {
+    do {
+      const std::span<const std::byte> block = pager_->block_of(end_);
+      if (block.empty()) break;
+      const std::byte* const last = block.data() + block.size();
+      const bool whole = bytes == 0 || (begin_ <= block.data() && last <= begin_ + bytes);
+      pager_->pin(end_, need == Pager::Need::room && !whole ? Pager::Need::contents : need);
+      end_ = last;
+    } while (end_ < begin_ + bytes);
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+void PinAll::let_go() {
+  if (pager_ == nullptr) return;
+  while (begin_ < end_) {
+    const std::span<const std::byte> block = pager_->block_of(begin_);
+    pager_->unpin(begin_);
+    begin_ = block.data() + block.size();
+  }
+}
+
 InUse::InUse(Pages& pages) : pages_(pages) {
   for (const Page& page : pages_)
     if (page.in_updates()) page.pager->want(page.memory.get());  // at the same time
@@ -337,7 +370,7 @@ InUse::InUse(Pages& pages) : pages_(pages) {
     for (; held_ < pages_.size(); ++held_) {
       Page& page = pages_[held_];
       if (!page.in_updates()) continue;
-      const bool writes = page.use == FieldUse::update;
+      const bool writes = page.use == FieldUse::update || page.use == FieldUse::moment;
       page.pager->pin(page.memory.get(), writes ? Pager::Need::contents : Pager::Need::reading);
       page.written = writes;
     }

@@ -4,11 +4,13 @@
 // so that those that are wanted before their use arrive while others compute. On a device a pin lasts as long as work
 // that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -46,6 +48,9 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   // thread. False: it hangs, and the memory of the blocks must stay.
   void attach() { ++owners_; }
   bool detach();
+
+  // Returns the block of an address; (null, 0): it is in none, and its memory is always there.
+  std::span<const std::byte> block_of(const void* memory) const;
 
   // These take any address of a block. Other addresses are left alone: their memory is always there.
   enum class Need {
@@ -94,6 +99,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   using Lock = std::unique_lock<std::mutex>;
 
   Block* find(const void* memory);
+  const Block* find(const void* memory) const { return const_cast<Pager*>(this)->find(memory); }
   void back(Block&);  // gives it memory
   void drop(Block&);
   void wait(Lock&, const std::string& name);
@@ -145,6 +151,41 @@ class Pin {
   const void* memory_ = nullptr;
 };
 
+// Pins all blocks that these bytes lie in, one at least. Room is made for those of which all bytes are among them; the
+// others keep what they hold.
+class PinAll {
+ public:
+  PinAll(Pager*, const void* memory, std::size_t bytes, Pager::Need);
+  ~PinAll() { let_go(); }
+  PinAll(const PinAll&) = delete;
+  PinAll& operator=(const PinAll&) = delete;
+
+ private:
+  void let_go();
+
+  Pager* pager_;
+  const std::byte *begin_, *end_;  // end of the last block that is pinned
+};
+
+// Calls use(piece, begin) for the parts of a field that lie in a block each, in turn, with the first byte of each in
+// the field: so few of its blocks are in memory at a time as use() pins.
+template <class Use>
+void for_each_block(const StateField& field, const Use& use) {
+  std::size_t begin = 0;
+  do {  // an empty field is one part too
+    std::size_t count = field.bytes() - begin;
+    if (field.pager != nullptr) {
+      const std::byte* const at = static_cast<const std::byte*>(field.data) + begin;
+      const std::span<const std::byte> block = field.pager->block_of(at);
+      if (!block.empty()) count = std::min(count, static_cast<std::size_t>(block.data() + block.size() - at));
+    }
+    StateField part = bytes_of(field, begin, count);
+    part.pager = field.pager;
+    use(part, begin);
+    begin += part.bytes();
+  } while (begin < field.bytes());
+}
+
 // State that may lie elsewhere between its uses can be read by anybody who has it in memory; to write there is to hold
 // a guard, which pins it as one who changes it does.
 
@@ -152,8 +193,9 @@ class Pin {
 template <class View>
 class WriteGuard {
  public:
-  WriteGuard(Pager* pager, const void* memory, Pager::Need need, View view)
-      : pin_(pager, memory, need), view_(std::move(view)) {}
+  // bytes: see PinAll; 0: those of one block.
+  WriteGuard(Pager* pager, const void* memory, Pager::Need need, View view, std::size_t bytes = 0)
+      : pin_(pager, memory, bytes, need), view_(std::move(view)) {}
   WriteGuard(const WriteGuard&) = delete;
   WriteGuard& operator=(const WriteGuard&) = delete;
 
@@ -161,13 +203,14 @@ class WriteGuard {
   const View& view() const&& = delete;
 
  private:
-  Pin pin_;
+  PinAll pin_;
   View view_;
 };
 
 // Returns a guard for the bytes of a field. Whoever made the field gave it memory that may be written.
 inline WriteGuard<std::byte*> write_to(const StateField& field, Pager::Need need = Pager::Need::contents) {
-  return {field.pager, field.data, need, const_cast<std::byte*>(static_cast<const std::byte*>(field.data))};
+  return {field.pager, field.data, need, const_cast<std::byte*>(static_cast<const std::byte*>(field.data)),
+          field.bytes()};
 }
 
 // An array of the state of one matrix that lies in pages of its own, which a pager may take out of memory.

@@ -65,7 +65,7 @@ class MatrixSet {
   // the first update.
   virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
 
-  // Lets preconditioners lie with the pager between their uses, from its open() on.
+  // Lets state that has a tier lie with the pager between its uses, from its open() on.
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 
   // These serve matrices that other ranks hold as well (parallel/stage/coherence.hpp). replica: the state of matrix i

@@ -61,6 +61,7 @@ class Optimizer final : public OptimizerControl {
     if (matrices_) matrices_->set_refresh_periods(periods);
   }
   void page_to(const std::shared_ptr<Pager>& pager) override {
+    scalar_.page_to(pager);
     if (matrices_) matrices_->page_to(pager);
   }
   MatrixSet<Exec>* matrices() { return matrices_.get(); }               // null: there are none

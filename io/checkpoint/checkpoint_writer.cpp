@@ -30,7 +30,7 @@ namespace {
 std::optional<std::size_t> copy_and_check(const StateField& field, std::byte* to) {
   constexpr std::size_t piece = std::size_t{1} << 18;
   const std::size_t bytes = field.bytes();
-  const Pin pin(field.pager, field.data, Pager::Need::reading);
+  const PinAll pin(field.pager, field.data, field.bytes(), Pager::Need::reading);
   std::optional<std::size_t> found;
   for (std::size_t at = 0; at < bytes; at += piece) {
     const std::size_t count = std::min(piece, bytes - at);

@@ -53,15 +53,25 @@ bool FieldStream::feed(const CopyFromDevice& copy) try {
   throw;
 }
 
-// The next field is asked for while this one is copied.
+// Pins the block that the next byte lies in. The one after it, of this field or of the next one, is asked for while
+// this one is copied.
+void FieldStream::pin_block() {
+  const StateField& field = fields_[next_];
+  const std::byte* const at = static_cast<const std::byte*>(field.data) + at_;
+  pin_.emplace(field.pager, at, Pager::Need::reading);
+  const auto block = field.pager != nullptr ? field.pager->block_of(at) : std::span<const std::byte>();
+  const auto left = static_cast<std::size_t>(block.data() + block.size() - at);
+  pinned_ = block.empty() ? field.bytes() : std::min(field.bytes(), at_ + left);
+  if (pinned_ < field.bytes())
+    field.pager->want(block.data() + block.size());
+  else if (next_ + 1 < fields_.size() && fields_[next_ + 1].pager != nullptr)
+    fields_[next_ + 1].pager->want(fields_[next_ + 1].data);
+}
+
 void FieldStream::fill(Bytes& piece, const CopyFromDevice& copy) {
   const StateField& field = fields_[next_];
-  if (at_ == 0) {
-    pin_.emplace(field.pager, field.data, Pager::Need::reading);
-    if (next_ + 1 < fields_.size() && fields_[next_ + 1].pager != nullptr)
-      fields_[next_ + 1].pager->want(fields_[next_ + 1].data);
-  }
-  piece.resize(std::min(field_piece_bytes, field.bytes() - at_));
+  if (at_ == 0 || at_ == pinned_) pin_block();
+  piece.resize(std::min(field_piece_bytes, pinned_ - at_));
   const StateField bytes = bytes_of(field, at_, piece.size());
   if (field.on_device) {
     SESTINA_REQUIRE(copy, "{} lies on the device and cannot be copied", field.path);

@@ -40,13 +40,15 @@ class FieldStream {
   static constexpr std::size_t most = 2;  // pieces in memory
 
   void fill(Bytes&, const CopyFromDevice&);
+  void pin_block();
   void move_on(std::size_t bytes);  // after a piece of so many bytes
   void close(Lock&, const std::string& why);
 
   // Used by the thread that has the fields.
   std::vector<StateField> fields_;
   std::size_t next_ = 0, at_ = 0;  // the next field, and the next byte of it
-  std::optional<Pin> pin_;         // pins that field from its first piece to its last
+  std::optional<Pin> pin_;         // pins the block of that byte until all pieces of it are copied
+  std::size_t pinned_ = 0;         // the field's bytes up to the end of that block
   std::string problem_;
 
   std::mutex mutex_;  // guards all below

@@ -181,6 +181,11 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
     line.integer("refreshed_sides", t.refreshes->sides);
     line.number("basis_drift", t.refreshes->largest);
   }
+  if (t.tiers) {
+    line.integer("tier_read_bytes", t.tiers->bytes_read);
+    line.integer("tier_written_bytes", t.tiers->bytes_written);
+    line.integer("tier_waits", t.tiers->waits);
+  }
   if (t.replicas) {
     line.integer("coherence_bytes", t.replicas->bytes);
     line.number("replica_drift", t.replicas->bytes > 0 ? std::optional(t.replicas->drift) : std::nullopt);

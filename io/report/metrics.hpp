@@ -33,6 +33,12 @@ struct DriftNumbers {
   std::optional<double> largest = {};
 };
 
+// State that lies elsewhere between its uses: bytes that all ranks read and wrote for the update, and the times that
+// somebody waited for some of it.
+struct TierNumbers {
+  std::uint64_t bytes_read = 0, bytes_written = 0, waits = 0;
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -50,6 +56,7 @@ struct TrainLine {
   std::optional<ReplicaNumbers> replicas = {};
   std::optional<WorkerNumbers> workers = {};
   std::optional<DriftNumbers> refreshes = {};
+  std::optional<TierNumbers> tiers = {};
 };
 
 // The ages of the preconditioners of one pipeline stage, in updates.

@@ -38,8 +38,9 @@ std::size_t BlockFile::add(const std::string& name, std::size_t bytes) {
 
 void BlockFile::open() {
   if (options_.most != 0 && size_ > options_.most)
-    fail(ExitCode::bad_deck, "optimizer.refresh.nvme_bytes: {} bytes are too few: preconditioners take {} in the store",
-         options_.most, size_);
+    fail(ExitCode::bad_deck,
+         "optimizer.refresh.nvme_bytes: {} bytes are too few: optimizer state takes {} in the store", options_.most,
+         size_);
   create();
   choose_engine();
 }

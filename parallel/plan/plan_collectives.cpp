@@ -175,7 +175,8 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   tally.add("all_reduce", "all", "votes", Votes::polls, Votes::polls * bytes({.votes = true}));
   if (told.replicas)
     tally.add("all_gather", "all", "drift of replicas", 1, bytes({.replicas = true}) * parallel.ranks());
-  tally.add("all_gather", "all", "times", 1, bytes({.times = true, .scores = told.scores}) * parallel.ranks());
+  tally.add("all_gather", "all", "times", 1,
+            bytes({.times = true, .scores = told.scores, .tiers = told.tiers}) * parallel.ranks());
 }
 
 // Counts what updates of matrices send: whole matrices to the homes and back, or to all, or sums of products.

@@ -9,6 +9,7 @@
 #include "core/memory/device_store.hpp"
 #include "core/memory/state_field.hpp"
 #include "core/model/pass_scratch.hpp"
+#include "core/optimizer/base/paged_bytes.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
 #include "core/optimizer/stream_share.hpp"
@@ -228,11 +229,11 @@ std::size_t paged_in_memory(const PagedBytes& largest, int streams, const Optimi
                                ? paged_on_device(largest.update, largest.refresh)
                                : paged_at_work(largest.update, largest.refresh, streams, optimizer.refresh_workers());
   const RefreshOptions& refresh = optimizer.refresh;
-  return std::max(work.updates + work.jobs,
+  return std::max(std::max(work.updates, pieces_at_work(largest.piece)) + work.jobs,
                   static_cast<std::size_t>(on_device ? refresh.device_bytes : refresh.host_bytes));
 }
 
-// Counts preconditioners of a rank that lie in a tier between their uses: what is in memory of them, and the store's
+// Counts state of a rank that lies in a tier between their uses: what is in memory of it, and the store's
 // own buffers.
 void add_tiers(const Planned& s, const PagedBytes& paged, int streams, RankMemory& memory) {
   if (paged.nvme + paged.host == 0) return;
@@ -260,7 +261,7 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   MeterMemory meter(s);
   const bool in_turn = weights_in_turn(o.parallel);
   std::size_t arena = 0, copies = 0;  // elements of masters; where weights take turns, of what stays in their own type
-  PagedBytes paged;                   // bytes of all matrices
+  PagedBytes paged;
   std::size_t job = 0;
   const double often = o.optimizer.matrix ? refreshes_per_update(shard.stage, o.optimizer) : 0;
   const bool means = o.train.ema_tau > 0, looks_ahead = o.train.lookahead.factor > 0;
@@ -311,6 +312,8 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
       meter.add(owned);
       memory.scalar_elements += static_cast<std::int64_t>(owned);
       memory.scalar_state += state;
+      paged.add(paged_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate,
+                            s.on_device() ? MemorySpace::device : MemorySpace::host));
     } else if (is_sharded(whole, o)) {
       add_state(known.state.of(local), local.elements(), owned);
       scratch.add_shard(whole, local);

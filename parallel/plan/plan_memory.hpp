@@ -19,12 +19,12 @@ struct RankMemory {
   std::size_t checkpoint = 0;        // memory of a save: the copy that it is written from, and pieces on their way
   std::int64_t scalar_elements = 0;  // elements that the elementwise rule updates
   std::size_t scalar_state = 0;      // bytes of their state
-  // Preconditioners in tiers: nvme is their place in the store on NVMe, nvme_moved its traffic in an update. The
+  // State in tiers: nvme is their place in the store on NVMe, nvme_moved its traffic in an update. The
   // optimizer's bytes in `size` hold only what is in memory at a time.
   std::size_t nvme = 0;
   double nvme_moved = 0;
   std::size_t outside_tiers = 0;  // preconditioners that stay in memory although others do not
-  // With a device, host_tier is host memory for preconditioners of the tier "host" and buffers on the way to NVMe, and
+  // With a device, host_tier is host memory for state of the tier "host" and buffers on the way to NVMe, and
   // link_moved the traffic of an update between host and device. workers: what refresh workers read and give, in pinned
   // pages, and their scratch.
   std::size_t host_tier = 0;

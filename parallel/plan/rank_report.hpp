@@ -90,9 +90,20 @@ struct ScoreReport {
   void add(const ScoreReport& other) { largest = std::max(largest, other.largest); }
 };
 
+// State that lies elsewhere between its uses: the bytes that this rank read and wrote for the step, and the times that
+// somebody waited for a block.
+struct TierReport {
+  double bytes_read = 0, bytes_written = 0, waits = 0;
+  void add(const TierReport& other) {
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    waits += other.waits;
+  }
+};
+
 // The parts of a report that a message has.
 struct ReportParts {
-  bool sums = false, votes = false, times = false, replicas = false, scores = false;
+  bool sums = false, votes = false, times = false, replicas = false, scores = false, tiers = false;
 };
 
 struct RankReport {
@@ -104,6 +115,7 @@ struct RankReport {
   std::vector<StageAges> ages;  // times: by stage; empty without a pipeline
   ReplicaReport replicas;
   ScoreReport scores;
+  TierReport tiers;
 
   void clear() {
     std::fill(stages.begin(), stages.end(), StageUpdate());
@@ -113,6 +125,7 @@ struct RankReport {
     std::fill(ages.begin(), ages.end(), StageAges());
     replicas = {};
     scores = {};
+    tiers = {};
   }
   // Adds another rank's report, but for the sums, which one rank of each stage speaks for.
   void add(const RankReport& other) {
@@ -121,6 +134,7 @@ struct RankReport {
     for (std::size_t stage = 0; stage < ages.size(); ++stage) ages[stage].add(other.ages[stage]);
     replicas.add(other.replicas);
     scores.add(other.scores);
+    tiers.add(other.tiers);
   }
 };
 
@@ -133,7 +147,8 @@ inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOp
           .votes = async,
           .times = true,
           .replicas = replicas_drift(parallel, optimizer),
-          .scores = optimizer.qk_clip > 0};
+          .scores = optimizer.qk_clip > 0,
+          .tiers = optimizer.pages_any(MemorySpace::device)};
 }
 
 // Calls visit(first number, how many) for each piece of these parts, in the order in which the pieces travel.
@@ -156,6 +171,7 @@ void for_numbers(Report& report, const ReportParts& parts, const Visit& visit) {
   }
   if (parts.replicas) piece(report.replicas);
   if (parts.scores) piece(report.scores);
+  if (parts.tiers) piece(report.tiers);
 }
 
 inline std::size_t count_numbers(const RankReport& report, const ReportParts& parts) {

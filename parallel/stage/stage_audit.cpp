@@ -68,7 +68,7 @@ std::vector<StateField> StageAudit<Exec, T>::weight_fields() const {
 
 template <class Exec, class T>
 std::uint64_t StageAudit<Exec, T>::digest(const StateField& field) {
-  const Pin pin(field.pager, field.data, Pager::Need::reading);
+  const PinAll pin(field.pager, field.data, field.bytes(), Pager::Need::reading);
   const std::size_t width = std::min<std::size_t>(size_of(field.dtype), sizeof(std::uint32_t));
   std::uint64_t result = 0;
   const Vector<std::uint64_t, Host> to(&result, 1);

@@ -34,10 +34,25 @@ class Store(Case):
         self.train("memory", *soap, *LATE, "run.steps=13")
         for steps, tier in ((6, '{basis_left="nvme",snapshot_right="nvme"}'), (9, '{default="nvme",factor_left="host"}'), (13, '"nvme"')):
             output = self.train("fields", "-r", "auto", *soap, *LATE, f"optimizer.refresh.tier={tier}", f"run.steps={steps}")
-            self.assertIn("preconditioners in", output)
+            self.assertIn("optimizer state in", output)
         self.assert_same_run("memory", "fields", 13)
         output = self.train("wrong", *soap, '-n', 'optimizer.refresh.tier={basis="nvme"}', expected=BAD_DECK)
         self.assertIn("optimizer.refresh.tier.basis: unknown key", output)
+
+    def test_07_moments_too(self):
+        """Moments and momenta on the disk, alone and with preconditioners, in either tier after a resume, and on a disk that is full."""
+        away = ("optimizer.state_tier=nvme",)
+        for kind in (("optimizer.kind=adamw",), ("optimizer.kind=muon",), (*PAGED, *LATE)):
+            name = kind[0][-4:]
+            self.train(f"memory-{name}", *kind, "run.steps=9")
+            output = self.train(f"disk-{name}", *kind, *away, "run.steps=4")
+            self.assertIn("optimizer state in", output)
+            self.train(f"disk-{name}", "-r", "auto", *kind, "optimizer.state_tier=device", "run.steps=6")
+            self.train(f"disk-{name}", "-r", "auto", *kind, *away, "run.steps=9")
+            self.assert_same_run(f"memory-{name}", f"disk-{name}", 9)
+        for key in ("host_bytes", "nvme_bytes"):
+            output = self.train("few", *away, f"optimizer.refresh.{key}=5000", expected=BAD_DECK)
+            self.assertRegex(output, key + r": 5000 bytes are too few: .*optimizer state.* \d+")
 
     def test_07_memory_falls(self):
         """What lies on the disk is not in memory: by the kernel's own count of the process, between the same two updates."""
@@ -118,7 +133,7 @@ class Store(Case):
         output = self.train("run", *PAGED, "optimizer.refresh.host_bytes=5000", expected=BAD_DECK)
         self.assertRegex(output, r"host_bytes: 5000 bytes are too few: .* at least \d+")
         output = self.train("run", *PAGED, "optimizer.refresh.nvme_bytes=5000", expected=BAD_DECK)
-        self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few: preconditioners take \d+")
+        self.assertRegex(output, r"nvme_bytes: 5000 bytes are too few: optimizer state takes \d+")
         self.train("run", *PAGED, "optimizer.refresh.host_bytes=100000000", "run.steps=5", expected=DONE)
 
     def test_07_bench_pages_too(self):

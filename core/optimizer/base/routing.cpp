@@ -9,7 +9,6 @@
 #include <set>
 
 #include "core/deck/deck.hpp"
-#include "core/memory/blocks.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 
 namespace sestina {
@@ -198,6 +197,9 @@ void require_skew_updates(Deck& deck, Options& options) {
   if (optimizer.matrix->refresh_eager)
     deck.error("optimizer.refresh.visibility", tensor + ", whose replicas are never made equal",
                fmt::format("fixed, or {}", by_adamw));
+  if (optimizer.state_tier != Tier::device)
+    deck.error("optimizer.state_tier", tensor + ", whose state starts over in memory alone",
+               fmt::format("device, or {}", by_adamw));
   if (options.parallel.tp > 1)
     deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }
@@ -236,75 +238,6 @@ std::size_t optimizer_state_bytes(const std::vector<TensorSpec>& specs, const Op
     }
     for (const MatrixPart& part : matrix_parts(spec, options))
       for (const FieldSize& field : kind->state(*options.matrix, part.rows, part.cols)) sum += bytes_of(field);
-  }
-  return sum;
-}
-
-namespace {
-
-// Adds the bytes that one field of a matrix takes, and those that move: a factor is read and written in every update; a
-// result is read, and written when it is new, and so is its copy, which nobody reads on a device.
-void add_paged(const MatrixOptions& options, MemorySpace memory, const FieldSize& field, PagedBytes& sum,
-               PagedBytes& matrix) {
-  const bool on_device = memory == MemorySpace::device;
-  const std::size_t bytes = bytes_of(field), place = whole_pages(bytes);
-  const double every = static_cast<double>(options.refresh_every);
-  const bool is_result = field.use == FieldUse::result, is_copy = field.use == FieldUse::refresh;
-  if (is_result && !on_device && options.refresh_staleness > 0 && options.pages(snapshot_of(field.name), memory)) {
-    sum.results += bytes;  // of the result under way
-    sum.nvme += place;
-    sum.places += place;
-    matrix.refresh += place;
-    sum.nvme_moved += 2 * static_cast<double>(place) / every;
-  }
-  if (!options.pages(field.name, memory)) {
-    sum.resident += bytes;
-    return;
-  }
-  sum.state += bytes;
-  const std::size_t in_use = on_device ? whole_device_pages(bytes) : place;
-  (is_copy ? matrix.refresh : matrix.update) += in_use;
-  sum.places += in_use;
-  const double copy_uses = (on_device ? 1 : 2) / every;
-  const double uses = is_copy ? copy_uses : is_result ? 1 + 1 / every : 2;
-  if (on_device) sum.link_moved += static_cast<double>(bytes) * uses;
-  if (options.tier_of(field.name) == Tier::host) {
-    sum.host += place;
-    return;
-  }
-  sum.on_disk += bytes;
-  sum.nvme += place;
-  sum.largest = std::max(sum.largest, bytes);
-  sum.nvme_moved += static_cast<double>(place) * uses;
-}
-
-}  // namespace
-
-void PagedBytes::add(const PagedBytes& other) {
-  state += other.state;
-  on_disk += other.on_disk;
-  resident += other.resident;
-  results += other.results;
-  nvme += other.nvme;
-  host += other.host;
-  places += other.places;
-  nvme_moved += other.nvme_moved;
-  link_moved += other.link_moved;
-  largest = std::max(largest, other.largest);
-  update = std::max(update, other.update);
-  refresh = std::max(refresh, other.refresh);
-}
-
-PagedBytes paged_bytes(const TensorSpec& spec, const OptimizerOptions& options, MemorySpace memory) {
-  PagedBytes sum;
-  if (!options.matrix || !options.matrix->pages_any(memory) || !spec.trainable || !is_matrix_optimized(spec, options))
-    return sum;
-  for (const MatrixPart& part : matrix_parts(spec, options)) {
-    PagedBytes matrix;
-    for (const FieldSize& field : find_matrix_kind(options.matrix->kind)->state(*options.matrix, part.rows, part.cols))
-      if (field.use != FieldUse::always) add_paged(*options.matrix, memory, field, sum, matrix);
-    sum.update = std::max(sum.update, matrix.update);
-    sum.refresh = std::max(sum.refresh, matrix.refresh);
   }
   return sum;
 }

@@ -90,21 +90,4 @@ std::size_t adamw_bytes(const TensorSpec&, std::int64_t rows, std::int64_t cols,
 std::size_t optimizer_state_bytes(const std::vector<TensorSpec>&, const OptimizerOptions&,
                                   std::size_t accumulate_width);
 
-// The effect of optimizer.refresh.tier on one tensor's preconditioners, in bytes; nothing where they stay in the memory
-// of the space that computes. With a device, results under way lie in host memory, whatever the tier.
-struct PagedBytes {
-  std::size_t state = 0;                // part of the state above that is not always in memory
-  std::size_t on_disk = 0;              // part of the state above that lies on NVMe
-  std::size_t resident = 0;             // of fields that stay in memory although others do not
-  std::size_t results = 0;              // results under way, in the store
-  std::size_t nvme = 0, host = 0;       // places in the store: NVMe, with results under way; host memory, of a device
-  std::size_t largest = 0;              // the largest field on NVMe
-  std::size_t places = 0;               // memory that all fields in the store would take where they are used
-  std::size_t update = 0, refresh = 0;  // of one of its matrices: in its update; in addition for its refreshes
-  // Bytes to and from the store in an update, refreshes spread over their period: of NVMe; between device and host.
-  double nvme_moved = 0, link_moved = 0;
-  void add(const PagedBytes&);  // adds another tensor
-};
-PagedBytes paged_bytes(const TensorSpec&, const OptimizerOptions&, MemorySpace);
-
 }  // namespace sestina

@@ -72,12 +72,25 @@ Sides sides_with_bases(const std::vector<FieldSize>& fields) {
   return sides;
 }
 
+namespace {
+
+// A vector is not worth a block, and a counter is read outside of updates.
+bool has_state_tier(Tier tier, const FieldSize& field) {
+  return tier != Tier::device && field.dtype != DType::i64 && field.cols > 1;
+}
+
+}  // namespace
+
 std::vector<FieldSize> fields_of(const MatrixOptions& options, std::size_t rows, std::size_t cols) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);
   std::vector<FieldSize> fields =
       kind->state(options, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols));
-  for (FieldSize& field : fields) field.tier = options.tier_of(field.name);
+  for (FieldSize& field : fields) {
+    const bool stays = field.use == FieldUse::always;
+    if (stays && has_state_tier(options.state_tier, field)) field.use = FieldUse::moment;
+    field.tier = stays ? options.state_tier : options.tier_of(field.name);
+  }
   return fields;
 }
 

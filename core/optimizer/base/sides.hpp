@@ -40,7 +40,8 @@ void add_drift(std::vector<FieldSize>&, const MatrixOptions&, Sides);
 // Returns the sides that have a basis among these fields.
 Sides sides_with_bases(const std::vector<FieldSize>&);
 
-// Returns the fields that the kind of these options lists, each with its tier.
+// Returns the fields that the kind of these options lists, each with its tier. Those that its list has always at hand,
+// but for vectors and counters, become moments where these have a tier of their own (optimizer.state_tier).
 std::vector<FieldSize> fields_of(const MatrixOptions&, std::size_t rows, std::size_t cols);
 
 // FLOPs of updates, for the rows of the table of kinds (core/deck/kinds.hpp).

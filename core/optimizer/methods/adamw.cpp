@@ -1,7 +1,11 @@
 #include "core/optimizer/methods/adamw.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "core/memory/matrix_state.hpp"
+#include "core/optimizer/base/paged_bytes.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/element_rules.hpp"
@@ -17,22 +21,28 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
       nonfinite_(nonfinite),
       block_(static_cast<std::size_t>(options.state_block)),
       tensors_(std::move(tensors)),
-      fields_(element_fields(options.adamw.rule)) {
+      fields_(element_fields(options.adamw.rule)),
+      queue_(queue_of(exec)) {
   std::size_t numbers = 0, codes = 0, scales = 0;
   for (const auto& tensor : tensors_) {
     const bool coded = has_coded_moments(tensor.spec, options);
+    const TensorRates rates = rates_of(tensor.spec, options);
     places_.push_back(coded ? Place{true, codes, scales} : Place{false, numbers, 0});
-    add_to_runs(tensor, places_.back(), rates_of(tensor.spec, options));
-    run_of_.push_back(runs_.size() - 1);
     const std::size_t n = tensor.gradient.size();
-    if (!coded) {
+    const bool paged = n > 0 && pages_moments(tensor.spec, options, memory_of<Exec>);
+    if (!paged) add_to_runs(tensor, places_.back(), rates);
+    run_of_.push_back(paged ? runs_.size() : runs_.size() - 1);
+    if (paged)
+      add_pieces(tensor, places_.back(), rates,
+                 adamw_fields(tensor.spec, tensor.rows(), tensor.cols(), options, sizeof(Acc<T>)));
+    else if (!coded)
       numbers += n;
-      continue;
-    }
+    if (!coded) continue;
     SESTINA_REQUIRE(tensor.col_begin % options.state_block == 0 &&
                         (tensor.col_end % options.state_block == 0 || tensor.col_end == tensor.spec.cols),
                     "{}: columns {} to {} cut a block of {}", tensor.spec.name, tensor.col_begin, tensor.col_end,
                     options.state_block);
+    if (paged) continue;
     codes += 2 * n;
     scales +=
         2 * static_cast<std::size_t>(tensor.rows()) * moment_blocks(static_cast<std::size_t>(tensor.cols()), block_);
@@ -45,7 +55,7 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
 
 template <class Exec, class T>
 void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place& place, const TensorRates& rates) {
-  if (!runs_.empty() && !place.coded && !runs_.back().place.coded) {
+  if (!runs_.empty() && !place.coded && !runs_.back().place.coded && runs_.back().pages.empty()) {
     Run& last = runs_.back();
     OwnedTensor<Exec, T>& t = last.tensor;
     const std::size_t m = t.gradient.size(), n = tensor.gradient.size();
@@ -63,16 +73,75 @@ void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place
   runs_.push_back({tensor, place, rates});
 }
 
-// Returns the coded moments: the momentum, followed by the second moment.
+// Each field has one address space, whatever its pieces, so that it is one StateField.
 template <class Exec, class T>
-CodedMoments<Exec> AdamW<Exec, T>::coded(const OwnedTensor<Exec, T>& tensor, const Place& place) const {
-  const auto rows = static_cast<std::size_t>(tensor.rows()), cols = static_cast<std::size_t>(tensor.cols()),
+void AdamW<Exec, T>::add_pieces(const OwnedTensor<Exec, T>& tensor, const Place& place, const TensorRates& rates,
+                                const std::vector<FieldSize>& fields) {
+  std::vector<std::shared_ptr<std::byte>> memory;
+  for (const FieldSize& field : fields)
+    memory.push_back(is_host<Exec> ? page_memory(bytes_of(field)) : device_addresses(bytes_of(field)));
+  const std::size_t piece = element_piece(fields.front()), n = tensor.gradient.size(),
+                    count = place.coded ? n : std::min(n, piece / sizeof(Acc<T>));
+  for (std::size_t begin = 0; begin < n; begin += count) {
+    const std::size_t elements = std::min(count, n - begin);
+    Run run{tensor, place, rates};
+    run.tensor.gradient = Vector<const Acc<T>, Exec>(tensor.gradient.data() + begin, elements);
+    run.tensor.master = Vector<Acc<T>, Exec>(tensor.master.data() + begin, elements);
+    if (tensor.weight.size() > 0) run.tensor.weight = Vector<T, Exec>(tensor.weight.data() + begin, elements);
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const std::size_t at = place.coded ? 0 : begin * sizeof(Acc<T>),
+                        bytes = place.coded ? bytes_of(fields[i]) : elements * sizeof(Acc<T>);
+      run.pages.push_back({"/optimizer/" + tensor.spec.name + "/" + fields[i].name, FieldUse::moment, bytes,
+                           std::shared_ptr<std::byte>(memory[i], memory[i].get() + at)});
+    }
+    runs_.push_back(std::move(run));
+  }
+}
+
+template <class Exec, class T>
+AdamW<Exec, T>::~AdamW() {
+  if (!pager_) return;
+  Kokkos::fence("optimizer");
+  if (pager_->detach()) return;
+  static_cast<void>(std::make_unique<std::vector<Run>>(std::move(runs_)).release());  // a disk that hangs may read it
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::page_to(const std::shared_ptr<Pager>& pager) {
+  std::size_t piece = 0;
+  for (Run& run : runs_) {
+    std::size_t bytes = 0;
+    for (Page& page : run.pages) {
+      page.pager = pager;
+      pager->add(page.name, page.memory.get(), page.bytes);
+      bytes += pager->whole(page.bytes);
+    }
+    piece = std::max(piece, bytes);
+  }
+  if (piece == 0) return;
+  pager->watch(queue_);
+  pager->need(pieces_at_work(piece), 0);
+  pager->attach();
+  pager_ = pager;
+}
+
+// Returns the coded moments. In memory the second moment follows the momentum.
+template <class Exec, class T>
+CodedMoments<Exec> AdamW<Exec, T>::coded(const Run& run) const {
+  const auto rows = static_cast<std::size_t>(run.tensor.rows()), cols = static_cast<std::size_t>(run.tensor.cols()),
              blocks = moment_blocks(cols, block_);
-  std::uint8_t* const codes = codes_.data() + place.at;
-  float* const scales = scales_.data() + place.scales_at;
-  return {block_, Matrix<std::uint8_t, Exec>(codes, rows, cols),
-          Matrix<std::uint8_t, Exec>(codes + rows * cols, rows, cols), Matrix<float, Exec>(scales, rows, blocks),
-          Matrix<float, Exec>(scales + rows * blocks, rows, blocks)};
+  const bool paged = !run.pages.empty();
+  const auto codes = [&](std::size_t i) {
+    auto* const at = paged ? reinterpret_cast<std::uint8_t*>(run.pages[2 * i].memory.get())
+                           : codes_.data() + run.place.at + i * rows * cols;
+    return Matrix<std::uint8_t, Exec>(at, rows, cols);
+  };
+  const auto scales = [&](std::size_t i) {
+    auto* const at = paged ? reinterpret_cast<float*>(run.pages[2 * i + 1].memory.get())
+                           : scales_.data() + run.place.scales_at + i * rows * blocks;
+    return Matrix<float, Exec>(at, rows, blocks);
+  };
+  return {block_, codes(0), codes(1), scales(0), scales(1)};
 }
 
 // mu_t = beta1 (1 - 0.96^(t psi) / 2): Dozat 2016.
@@ -91,13 +160,17 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
 
 template <class Exec, class T>
 void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
-  for (const Run& run : runs_)
-    if (updates_of_state(run.tensor.spec, t) == 1) forget(exec, run);
+  for (Run& run : runs_) {
+    if (updates_of_state(run.tensor.spec, t) != 1) continue;
+    const InUse pinned(run.pages);
+    forget(exec, run);
+  }
 }
 
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   for (Run& run : runs_) {
+    const InUse pinned(run.pages);
     const Moment now{t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
     if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
     switch (options_.rule) {
@@ -150,8 +223,7 @@ void AdamW<Exec, T>::step_adamw(const Exec& exec, const Moment& now, const Run& 
     step.gradient_part = (1 - mu) / (1 - product);
     step.momentum_part = next / (1 - product * next);
   }
-  if (run.place.coded)
-    return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(tensor, run.place), tensor.weight);
+  if (run.place.coded) return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(run), tensor.weight);
   adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
 }
 
@@ -189,20 +261,27 @@ void AdamW<Exec, T>::step_schedule_free(const Exec& exec, const Moment& now, con
 template <class Exec, class T>
 void AdamW<Exec, T>::start_average(const Exec& exec) {
   if (!options_.averages()) return;
-  for (const Run& run : runs_) convert<Exec, Acc<T>, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
+  for (Run& run : runs_) {
+    const InUse pinned(run.pages);
+    convert<Exec, Acc<T>, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
+  }
 }
 
 template <class Exec, class T>
 void AdamW<Exec, T>::swap_average(const Exec& exec) {
   if (!options_.averages()) return;
-  for (const Run& run : runs_) swap_values<Exec, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
+  for (Run& run : runs_) {
+    const InUse pinned(run.pages);
+    swap_values<Exec, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
+  }
 }
 
 template <class Exec, class T>
 void AdamW<Exec, T>::forget(const Exec& exec, const Run& run) {
   if (run.place.coded) {  // whatever the codes are
-    const CodedMoments<Exec> moments = coded(run.tensor, run.place);
-    return set_zero<Exec, float>(exec, Vector<float, Exec>(moments.m_scale.data(), 2 * moments.count()));
+    const CodedMoments<Exec> moments = coded(run);
+    set_zero<Exec, float>(exec, Vector<float, Exec>(moments.m_scale.data(), moments.count()));
+    return set_zero<Exec, float>(exec, Vector<float, Exec>(moments.v_scale.data(), moments.count()));
   }
   for (std::size_t i = 0; i < fields_.size(); ++i) set_zero<Exec, Acc<T>>(exec, state_of(run, i));
   if (options_.averages()) convert<Exec, Acc<T>, Acc<T>>(exec, run.tensor.master, state_of(run, 0));
@@ -213,21 +292,32 @@ std::vector<StateField> AdamW<Exec, T>::state() const {
   std::vector<StateField> fields;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const OwnedTensor<Exec, T>& tensor = tensors_[i];
-    const Place& place = places_[i];
-    const std::string path = "/optimizer/" + tensor.spec.name;
-    if (!place.coded) {
-      for (std::size_t k = 0; k < fields_.size(); ++k)
-        fields.push_back(field_of(tensor, path + "/" + fields_[k], state_[k].data() + place.at));
+    const Run& run = runs_[run_of_[i]];
+    if (places_[i].coded) {
+      add_coded_state(run, fields);
       continue;
     }
-    const CodedMoments<Exec> moments = coded(tensor, place);
-    const auto block = static_cast<std::int64_t>(block_);
-    fields.push_back(field_of(tensor, path + "/momentum_codes", moments.m.data()));
-    fields.push_back(block_field_of(tensor, path + "/momentum_scales", moments.m_scale.data(), block));
-    fields.push_back(field_of(tensor, path + "/second_moment_codes", moments.v.data()));
-    fields.push_back(block_field_of(tensor, path + "/second_moment_scales", moments.v_scale.data(), block));
+    for (std::size_t k = 0; k < fields_.size(); ++k) {
+      const bool paged = !run.pages.empty();
+      Acc<T>* const data = paged ? state_of(run, k).data() : state_[k].data() + places_[i].at;
+      fields.push_back(field_of(tensor, "/optimizer/" + tensor.spec.name + "/" + fields_[k], data));
+      if (paged) fields.back().pager = run.pages[k].pager.get();
+    }
   }
   return fields;
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::add_coded_state(const Run& run, std::vector<StateField>& fields) const {
+  const CodedMoments<Exec> moments = coded(run);
+  const auto block = static_cast<std::int64_t>(block_);
+  const std::string path = "/optimizer/" + run.tensor.spec.name;
+  const std::size_t first = fields.size();
+  fields.push_back(field_of(run.tensor, path + "/momentum_codes", moments.m.data()));
+  fields.push_back(block_field_of(run.tensor, path + "/momentum_scales", moments.m_scale.data(), block));
+  fields.push_back(field_of(run.tensor, path + "/second_moment_codes", moments.v.data()));
+  fields.push_back(block_field_of(run.tensor, path + "/second_moment_scales", moments.v_scale.data(), block));
+  for (std::size_t k = 0; k < run.pages.size(); ++k) fields[first + k].pager = run.pages[k].pager.get();
 }
 
 template <class Exec, class T>

@@ -1,14 +1,16 @@
 // AdamW or another elementwise rule (core/deck/element_rule.hpp) over all owned tensors, in fused passes: neighbours in
 // memory that share their numbers are updated by one kernel. AdamW's moments of matrices may be kept in 8 bits; such a
-// matrix is a kernel by itself, as its blocks lie in its rows. Decay acts on tensors with two dimensions only
-// (embedding and head included), unless a group says otherwise. Where a tensor's state starts over
-// (TensorSpec::reset_every) it and the step count do so before the first update after it; the count follows from t, so
-// that it needs no place in a checkpoint. An average (schedule-free) starts over at the weights.
+// matrix is a kernel by itself, as its blocks lie in its rows. State that lies elsewhere between its uses
+// (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a kernel by itself. Decay acts on tensors
+// with two dimensions only (embedding and head included), unless a group says otherwise. Where a tensor's state starts
+// over (TensorSpec::reset_every) it and the step count do so before the first update after it; the count follows from
+// t, so that it needs no place in a checkpoint. An average (schedule-free) starts over at the weights.
 #pragma once
 #include <array>
 #include <string>
 #include <vector>
 
+#include "core/memory/pager.hpp"
 #include "core/memory/state_field.hpp"
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
@@ -23,6 +25,9 @@ class AdamW {
   // State (element_fields) is created here, zero, before the first step. nonfinite: see
   // kernels/optimizer/matrix_update.hpp.
   AdamW(const Exec&, std::vector<OwnedTensor<Exec, T>>, const OptimizerOptions&, double* nonfinite = nullptr);
+  ~AdamW();  // waits for the pager, which may still move its memory
+  AdamW(const AdamW&) = delete;
+  AdamW& operator=(const AdamW&) = delete;
 
   // Makes update number t (from 1) with factor times each tensor's peak rate; gradients are multiplied by
   // gradient_scale.
@@ -40,16 +45,19 @@ class AdamW {
   // the same for the second moment.
   std::vector<StateField> state() const;
   std::vector<UpdateRecord> records() const;  // of each tensor, without measures
+  // Lets state lie with the pager between its uses, from its open() on.
+  void page_to(const std::shared_ptr<Pager>&);
 
  private:
-  struct Place {  // place of a tensor's state in each of state_, or in codes_ and scales_
+  struct Place {  // place of a tensor's state in each of state_, or in codes_ and scales_; unused where it is paged
     bool coded = false;
     std::size_t at = 0, scales_at = 0;
   };
-  struct Run {  // tensors that are adjacent and share their numbers
+  struct Run {  // tensors that are adjacent and share their numbers, or a piece of one whose state is paged
     OwnedTensor<Exec, T> tensor;
     Place place;
     TensorRates rates;
+    Pages pages = {};        // by field; empty: its state is always in memory
     std::int64_t calls = 0;  // updates made
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
@@ -66,6 +74,7 @@ class AdamW {
   double product_to(std::int64_t t);
 
   void add_to_runs(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&);
+  void add_pieces(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&, const std::vector<FieldSize>&);
   // These update the tensors of a run; each rule has its own.
   void step_adamw(const Exec&, const Moment&, const Run&);
   void step_lion(const Exec&, const Moment&, const Run&);
@@ -76,9 +85,12 @@ class AdamW {
   double bias_correction2(const Moment&, const Run&) const;
   void forget(const Exec&, const Run&);
   Vector<Acc<T>, Exec> state_of(const Run& run, std::size_t field) const {
-    return Vector<Acc<T>, Exec>(state_[field].data() + run.place.at, run.tensor.gradient.size());
+    Acc<T>* const at = run.pages.empty() ? state_[field].data() + run.place.at
+                                         : reinterpret_cast<Acc<T>*>(run.pages[field].memory.get());
+    return Vector<Acc<T>, Exec>(at, run.tensor.gradient.size());
   }
-  CodedMoments<Exec> coded(const OwnedTensor<Exec, T>&, const Place&) const;
+  CodedMoments<Exec> coded(const Run&) const;
+  void add_coded_state(const Run&, std::vector<StateField>&) const;
 
   using Storage = Kokkos::View<Acc<T>*, typename Exec::memory_space>;
 
@@ -89,13 +101,15 @@ class AdamW {
   std::size_t block_;  // columns
   std::vector<OwnedTensor<Exec, T>> tensors_;
   std::vector<Place> places_;        // by tensor
-  std::vector<std::size_t> run_of_;  // by tensor
+  std::vector<std::size_t> run_of_;  // by tensor; the first of its pieces
   std::vector<Run> runs_;
   std::vector<std::string> fields_;  // of the rule
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;
   Kokkos::View<float*, typename Exec::memory_space> scales_;
-  std::int64_t product_of_ = 0;  // mu_1 ... mu_(product_of_) is product_
+  void* queue_;                   // of the space that updates
+  std::shared_ptr<Pager> pager_;  // null: all state is always in memory
+  std::int64_t product_of_ = 0;   // mu_1 ... mu_(product_of_) is product_
   double product_ = 1;
 };
 

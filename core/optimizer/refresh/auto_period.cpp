@@ -27,7 +27,7 @@ MatrixOptions always_due(MatrixOptions options) {
   options.refresh_every = 1;
   options.refresh_staleness = 0;
   options.refresh_drift = 0;
-  options.tier = Tier::device;
+  options.tier = options.state_tier = Tier::device;
   options.field_tiers.clear();
   const MatrixKind& kind = *find_matrix_kind(options.kind);
   if (kind.refresh_always) kind.refresh_always(options);

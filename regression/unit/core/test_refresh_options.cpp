@@ -85,6 +85,39 @@ TEST(Options, TiersAreOneWordOrATableByField) {
   EXPECT_TRUE(forbidden_changes(deck, again).empty());
 }
 
+TEST(Options, MomentsHaveATierOfTheirOwn) {
+  const std::string adamw = "[optimizer]\nkind = \"adamw\"\n", away = "state_tier = \"nvme\"\n",
+                    store = "[optimizer.refresh]\nhost_bytes = 4096\npath = \"/nvme\"\n";
+  const OptimizerOptions o = read(adamw + away + store).optimizer;
+  EXPECT_TRUE(o.pages_any(MemorySpace::host));
+  EXPECT_TRUE(o.has_tier(Tier::nvme));
+  EXPECT_EQ(o.refresh.host_bytes, 4096);
+  EXPECT_EQ(o.refresh.path, "/nvme");
+  EXPECT_FALSE(read(adamw).optimizer.pages_any(MemorySpace::device));
+  const OptimizerOptions host = read(adamw + "state_tier = \"host\"\n").optimizer;
+  EXPECT_FALSE(host.pages_any(MemorySpace::host)) << "a host has no other memory";
+  EXPECT_TRUE(host.pages_any(MemorySpace::device));
+  const OptimizerOptions soap = read("[optimizer]\nkind = \"soap\"\n" + away).optimizer;
+  EXPECT_EQ(soap.matrix->state_tier, Tier::nvme);
+  EXPECT_FALSE(soap.matrix->pages_any(MemorySpace::host)) << "its preconditioners stay";
+  expect_error(adamw + store, "optimizer.refresh: kind = \"adamw\" has no preconditioner to refresh");
+  expect_error(adamw + away + "[optimizer.refresh]\nevery = 5\n", "optimizer.refresh.every: unknown key");
+  expect_error(adamw + "state_tier = \"disk\"\n", "optimizer.state_tier: unknown value");
+
+  const auto error = [&](const std::string& kind, const std::string& parallel) -> std::string {
+    Deck deck;
+    deck.add_text(model + "[optimizer]\nkind = \"" + kind + "\"\n" + away + "[parallel]\n" + parallel, "a.toml",
+                  "/folder");
+    require_state_tier(deck, Options::read(deck));
+    return complaint(deck);
+  };
+  for (const std::string layout : {"tp = 2\ntp_update = \"distributed\"\n", "dp = 2\npartition = \"groups\"\n"}) {
+    EXPECT_NE(error("muon", layout).find("optimizer.state_tier: parallel."), std::string::npos) << layout;
+    EXPECT_EQ(error("soap", layout), "") << layout;
+  }
+  EXPECT_EQ(error("muon", "dp = 2\ntp = 2\n"), "");
+}
+
 TEST(Options, AutomaticPeriodsNeedWorkers) {
   const std::string soap = "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nevery = \"auto\"\n",
                     async = "mode = \"async\"\n";

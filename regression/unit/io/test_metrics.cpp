@@ -130,6 +130,20 @@ TEST(Metrics, WhatDriftStartsIsSaidWhereItStartsRefreshes) {
   EXPECT_FALSE(lines[2].contains("refreshed_sides"));
 }
 
+TEST(Metrics, WhatMovesBetweenTiersIsSaidWhereThereAreSome) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  TrainLine t = line_at(1);
+  t.tiers = TierNumbers{4096, 8192, 3};
+  metrics.train(t);
+  metrics.train(line_at(2));
+  const auto lines = lines_of(folder);
+  EXPECT_EQ(lines[0]["tier_read_bytes"], 4096);
+  EXPECT_EQ(lines[0]["tier_written_bytes"], 8192);
+  EXPECT_EQ(lines[0]["tier_waits"], 3);
+  EXPECT_FALSE(lines[1].contains("tier_waits"));
+}
+
 TEST(Metrics, NotFiniteIsNull) {
   const TemporaryFolder folder;
   TrainLine t = line_at(1);

@@ -159,6 +159,37 @@ TEST(StreamedSaves, WhatIsOnADiskIsNeverInMemoryAsAWhole) {
   }
 }
 
+// Such as the moments of a large embedding: one block is in memory at a time, and the bytes are those of a copy.
+TEST(StreamedSaves, AFieldOfSeveralBlocksGoesBlockByBlock) {
+  const test::TemporaryFolder folder;
+  const std::int64_t rows = 5003;
+  const std::size_t bytes = static_cast<std::size_t>(rows * columns) * sizeof(float);
+  std::vector<std::byte> copy(bytes);
+  Large::fill(copy.data(), bytes, 3);
+  const std::shared_ptr<std::byte> memory = page_memory(bytes);
+  const auto pager = std::make_shared<Pager>(memory_store(), Pager::Options{});
+  for (std::size_t begin = 0; begin < bytes; begin += field_piece_bytes)
+    pager->add("/optimizer/w/momentum", memory.get() + begin, std::min(field_piece_bytes, bytes - begin));
+  pager->need(field_piece_bytes, 0);
+  pager->attach();
+  pager->open();
+  const StateField field = field_of("/optimizer/w/momentum", rows, memory.get(), pager.get());
+  for_each_block(field, [&](const StateField& part, std::size_t begin) {
+    const auto to = write_to(part, Pager::Need::room);
+    std::memcpy(to.view(), copy.data() + begin, part.bytes());
+  });
+  const auto saved = [&](const StateField& of, const std::string& to) {
+    CheckpointWriter writer(folder / to, {});
+    take_snapshot({of}, run_of(3), {}, writer.slot());
+    writer.save();
+    writer.wait();
+    return places_of(writer.take_events().at(0).path);
+  };
+  EXPECT_EQ(saved(field, "streamed"), saved(field_of(field.path, rows, copy.data()), "copied"));
+  EXPECT_LE(pager->counts().largest, field_piece_bytes);
+  pager->detach();
+}
+
 // A save looks at state: nothing of it is written back, and no digest is taken of what the store is known to have.
 TEST(StreamedSaves, WhatASaveReadsIsNotWrittenBack) {
   const test::TemporaryFolder folder;

@@ -43,6 +43,24 @@ TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
   EXPECT_EQ(planned_bytes(later, "times"), 0);
 }
 
+// Three numbers more where state lies elsewhere between its uses.
+TEST(RankReport, TellsOfTiersWhereThereAreSome) {
+  Options away = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
+  away.optimizer.state_tier = Tier::nvme;
+  EXPECT_EQ(planned_bytes(away, "times"), 8 * (14 + 4 * 3 + 3) * 8);
+  RankReport sent, come;
+  sent.tiers = {1, 2, 3};
+  std::vector<double> numbers(count_numbers(sent, {.tiers = true}));
+  write_numbers(sent, {.tiers = true}, numbers.data());
+  for (int rank = 0; rank < 2; ++rank) {
+    RankReport of_rank;
+    read_numbers(of_rank, {.tiers = true}, numbers.data());
+    come.add(of_rank);
+  }
+  EXPECT_EQ(come.tiers.bytes_read, 2);
+  EXPECT_EQ(come.tiers.waits, 6);
+}
+
 TEST(RankReport, IsReadAsItWasWritten) {
   RankReport sent(2), come(2);
   std::vector<double> numbers(count_numbers(sent, {true, true, true, true})), again(numbers.size());
