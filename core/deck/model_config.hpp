@@ -40,8 +40,6 @@ struct LinearOptions {
   std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates after a merge; last update that has a warm-up
   double clip_start_ratio = 0;                                // part of train.clip_norm, right after a merge
 
-  double merge_norm_bound = 0;    // largest spectral norm of a Q, above which its layer merges early; 0: none
-  bool merge_by_workers = false;  // products of merges are made by host workers, next to the passes
 
   // lora
   std::int64_t rank = 8;
