@@ -40,7 +40,6 @@ struct LinearOptions {
   std::int64_t clip_warmup_steps = 0, clip_warmup_until = 0;  // updates after a merge; last update that has a warm-up
   double clip_start_ratio = 0;                                // part of train.clip_norm, right after a merge
 
-
   // lora
   std::int64_t rank = 8;
   double alpha = 16;
