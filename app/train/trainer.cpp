@@ -116,7 +116,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
   executor_.weights_changed();
   if (options_.optimizer.refresh.automatic) set_periods();
   if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
-    diagnostics_ = stages.make_diagnostics(executor_.runs());
+    diagnostics_ = stages.make_diagnostics(executor_.runs(), executor_.plan());
   batches_.start_at(sample_);
   start_audits(stages);
 }
