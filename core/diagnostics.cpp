@@ -9,9 +9,6 @@
 namespace sestina {
 namespace {
 
-// Power iterations per call; the start vector is that of the call before, so the estimate keeps improving.
-constexpr int power_iterations = 6;
-
 // Sets x = minuend - kept x; cautious: kept is 1 for an x that minuend is not nearer to zero than.
 template <class Exec, class A>
 void subtract(const Exec& exec, Vector<const A, Exec> minuend, A kept, bool cautious, Vector<A, Exec> x) {

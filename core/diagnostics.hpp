@@ -24,6 +24,9 @@ class WeightsBefore {
   Kokkos::View<Acc<T>*, typename Exec::memory_space> values_;
 };
 
+// Power iterations per call; the start vector is that of the call before, so the estimate keeps improving.
+inline constexpr int power_iterations = 6;
+
 template <class Exec, class T>
 class TensorDiagnostics {
  public:

@@ -111,11 +111,12 @@ Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::watch_scores(Activations<Exec, T>& slot) const {
+void Stage<Exec, T>::watch_scores(Activations<Exec, T>& slot, std::int64_t minibatch) const {
   if (!qk_clip_) return;
   const int heads = static_cast<int>(model_.config().num_attention_heads);
   for (std::size_t i = 0; i < slot.layers.size(); ++i)
-    slot.layers[i].largest_score = qk_clip_->scores(range().begin + static_cast<int>(i), part().tp_rank * heads, heads);
+    slot.layers[i].largest_score =
+        qk_clip_->scores(minibatch, range().begin + static_cast<int>(i), part().tp_rank * heads, heads);
 }
 
 template <class Exec, class T>

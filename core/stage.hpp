@@ -31,8 +31,12 @@ class Stage {
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   Activations<Exec, T> make_slot(bool split = false) const;  // split: for backward passes in two parts
-  // Lets passes in the slot leave their largest attention scores with the clip, where make_optimizer() made one.
-  void watch_scores(Activations<Exec, T>& slot) const;
+  // Lets passes in the slot leave their largest attention scores with the clip, where make_optimizer() made one, as
+  // those of a minibatch; and ends it.
+  void watch_scores(Activations<Exec, T>& slot, std::int64_t minibatch = 0) const;
+  static void ignore_scores(Activations<Exec, T>& slot) {
+    for (LayerActivations<Exec, T>& layer : slot.layers) layer.largest_score = {};
+  }
   // Runs from the slot's input (the first stage: tokens) to its output. first_key: empty, or as
   // kernels/model/attention.hpp.
   void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
@@ -65,8 +69,8 @@ class Stage {
   void gather_sums(bool on);
   // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
-  void start_step() const {  // forgets the attention scores of the last update
-    if (qk_clip_) qk_clip_->start_step(exec_);
+  void start_step(std::int64_t minibatch = 0) const {  // forgets the attention scores of an earlier one
+    if (qk_clip_) qk_clip_->start_step(exec_, minibatch);
   }
 
   GradientNorm<Exec, T>& norm() { return *norm_; }

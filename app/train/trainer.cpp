@@ -120,7 +120,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
     spdlog::info("refresh    sides whose bases have drifted by more than {}, looked at every {} updates",
                  matrix->refresh_drift, matrix->refresh_every);
   if (options_.metrics.tensors_every > 0 && executor_.lag() == 0)
-    diagnostics_ = stages.make_diagnostics(executor_.runs());
+    diagnostics_ = stages.make_diagnostics(executor_.runs(), executor_.plan());
   batches_.start_at(sample_);
   start_audits(stages);
 }

@@ -2,7 +2,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "app/train/trainer.hpp"
@@ -15,6 +18,28 @@ void trace_ages(Trace* trace, int stage, const RefreshAges& ages) {
   if (trace == nullptr || ages.count == 0) return;
   trace->count("preconditioner age, oldest", stage, static_cast<double>(ages.max));
   trace->count("preconditioner age, mean", stage, static_cast<double>(ages.sum) / static_cast<double>(ages.count));
+}
+
+// Returns the lines that all ranks have, in the order of the plan.
+std::vector<Metrics::TensorLine> gather_lines(Communicator& world, const Plan& plan,
+                                              const std::vector<UpdateDiagnostics::Tensor>& mine) {
+  nlohmann::json told = nlohmann::json::array();  // bits of the numbers, which need not be finite
+  for (const UpdateDiagnostics::Tensor& tensor : mine)
+    told.push_back({tensor.name, std::bit_cast<std::uint64_t>(tensor.weight_rms),
+                    std::bit_cast<std::uint64_t>(tensor.update_rms),
+                    std::bit_cast<std::uint64_t>(tensor.spectral_norm)});
+  std::map<std::string, Metrics::TensorLine> lines;
+  const auto number = [](const nlohmann::json& bits) { return std::bit_cast<double>(bits.get<std::uint64_t>()); };
+  for (const std::string& text : world.all_gather(told.dump()))
+    for (const nlohmann::json& line : nlohmann::json::parse(text)) {
+      const auto name = line[0].get<std::string>();
+      lines[name] = {name, number(line[1]), number(line[2]), number(line[3])};
+    }
+  std::vector<Metrics::TensorLine> all;
+  for (const StagePlan& stage : plan.stages)
+    for (const TensorSpec& spec : stage.specs)
+      if (const auto line = lines.find(spec.name); line != lines.end()) all.push_back(line->second);
+  return all;
 }
 
 }  // namespace
@@ -134,10 +159,7 @@ void Trainer::prove_updates(bool due) {
 }
 
 void Trainer::write_diagnostics() {
-  std::vector<Metrics::TensorLine> lines;
-  for (const UpdateDiagnostics::Tensor& tensor : diagnostics_->after_update())
-    lines.push_back({tensor.name, tensor.weight_rms, tensor.update_rms, tensor.spectral_norm});
-  metrics_.tensors(step_ + 1, lines);
+  metrics_.tensors(step_ + 1, gather_lines(runtime_.world(), executor_.plan(), diagnostics_->after_update()));
 }
 
 }  // namespace sestina

@@ -236,8 +236,11 @@ void require_pipeline(Deck& deck, const Options& options) {
   if (!parallel.is_async()) return;
   if (options.model.tie_word_embeddings && parallel.stash != ParallelOptions::Stash::on)
     deck.error("parallel.stash", "conflicts with model.tie_word_embeddings: both uses read the same version", "on");
-  if (options.optimizer.qk_clip > 0)
-    deck.error("optimizer.qk_clip", "conflicts with parallel.schedule = \"async-1f1b\"", "0");
+  if (options.optimizer.qk_clip > 0 && parallel.stash != ParallelOptions::Stash::on)
+    deck.error("optimizer.qk_clip",
+               "conflicts with parallel.stash: a restart repeats forward passes, whose scores it needs, under stashed "
+               "weights alone",
+               "0 without parallel.stash = \"on\"");
   if (parallel.stash == ParallelOptions::Stash::saved && options.train.recompute)
     deck.error("train.recompute", "conflicts with parallel.stash = \"saved\"", "false");
 }
@@ -299,7 +302,6 @@ void require_groups(Deck& deck, const Options& options) {
     deck.error(key, what + " (parallel.partition = \"groups\")", allowed);
   };
   if (!options.model.linear.is_dense()) refuse("model.linear.form", "shares are cut from dense weights", "dense");
-  if (optimizer.qk_clip > 0) refuse("optimizer.qk_clip", "no rank has the weights of all heads of a layer", "0");
 }
 
 // Divides the batch among data-parallel ranks; where it is one micro-batch, chooses the size of micro-batches instead.
@@ -341,19 +343,18 @@ void require_trainable(Deck& deck, Options& options) {
   require_whole_blocks(deck, options);
   require_state_tier(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
-  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work))
+  if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work)) {
+    // Gram matrices of the side that is not cut are sums over shards; those of the cut side are products between them.
+    const bool has_bases = kind && kind->newton_schulz;
     deck.error("parallel.tp_update",
-               fmt::format("distributed is implemented for {}, not for {}", fmt::join(shardable_kinds(), ", "),
-                           options.optimizer.kind),
+               fmt::format("distributed is implemented for {}, not for {}{}", fmt::join(shardable_kinds(), ", "),
+                           options.optimizer.kind, has_bases ? ", whose factor of the cut side no rank can form" : ""),
                "home, duplicated, blockwise");
+  }
   require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
   require_expert_parallel(deck, options);
-  if (parallel.tp > 1 && options.optimizer.qk_clip > 0)
-    deck.error("optimizer.qk_clip", "conflicts with tensor parallelism", "0 with parallel.tp > 1");
-  if (parallel.ranks() > 1 && options.metrics.tensors_every > 0 && !parallel.is_async())
-    deck.error("metrics.tensors_every", "conflicts with several ranks", "0 with several ranks");
   require_shares(deck, parallel, options.train);
 }
 

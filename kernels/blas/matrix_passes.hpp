@@ -75,38 +75,40 @@ void leading_columns(const Space&, Matrix<const float, Space> basis, bool transp
 inline constexpr std::size_t band_rows = 16, block_cols = 256;  // measured: 3072 x 1024, 1024 x 256, 352 x 128
 constexpr std::size_t band_count(std::size_t rows) { return (rows + band_rows - 1) / band_rows; }
 
-// Calls row(i, j, count, x) for pieces of all rows of the (m, n) matrix whose wide form is given: x points to its
-// elements (i, j) to (i, j + count).
+// Calls row(i, j, count, x) for pieces of all rows of a matrix (m, n): x points to its elements (i, j) to (i, j +
+// count). given: the matrix, or, where `turned`, its transpose.
 template <class T, class Row>
-void read_band(const T* wide, std::size_t m, std::size_t n, std::size_t band, const Row& row) {
+void read_band(const T* given, bool turned, std::size_t m, std::size_t n, std::size_t band, const Row& row) {
   const std::size_t first = band * band_rows, count = Kokkos::min(band_rows, m - first);
-  if (m <= n) {
-    for (std::size_t i = first; i < first + count; ++i) row(i, std::size_t{0}, n, wide + i * n);
+  if (!turned) {
+    for (std::size_t i = first; i < first + count; ++i) row(i, std::size_t{0}, n, given + i * n);
     return;
   }
   T block[band_rows][block_cols];
   for (std::size_t j = 0; j < n; j += block_cols) {
     const std::size_t width = Kokkos::min(block_cols, n - j);
     for (std::size_t c = 0; c < width; ++c) {
-      const T* from = wide + (j + c) * m + first;
+      const T* from = given + (j + c) * m + first;
       for (std::size_t r = 0; r < count; ++r) block[r][c] = from[r];
     }
     for (std::size_t r = 0; r < count; ++r) row(first + r, j, width, block[r]);
   }
 }
 
+// Calls it for all bands. given: the matrix (m, n), or its transpose.
 template <class Space, class T, class Row>
-static void for_each_row(const char* label, const Space& exec, Matrix<const T, Space> wide, std::size_t m,
+static void for_each_row(const char* label, const Space& exec, Matrix<const T, Space> given, std::size_t m,
                          std::size_t n, const Row& row) {
-  const T* x = wide.data();
+  const T* x = given.data();
+  const bool turned = given.extent(0) != m;
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, band_count(m)),
-                         [=](std::size_t band) { read_band(x, m, n, band, row); });
+                         [=](std::size_t band) { read_band(x, turned, m, n, band, row); });
   } else {
     Kokkos::parallel_for(
         label, Kokkos::RangePolicy<Space>(exec, 0, m * n), KOKKOS_LAMBDA(std::size_t at) {
           const std::size_t i = at / n, j = at % n;
-          row(i, j, std::size_t{1}, x + (m > n ? j * m + i : at));
+          row(i, j, std::size_t{1}, x + (turned ? j * m + i : at));
         });
   }
 }

@@ -2,6 +2,8 @@
 // relatives, and APOLLO's; and the flag that they raise where a weight is not finite. W is a matrix of weights (m, n),
 // O an orthogonalised direction.
 #pragma once
+#include <functional>
+
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/matrix_passes.hpp"
@@ -91,33 +93,47 @@ struct SecondMoment {
   bool keep_norm = true;  // false: the published divisions alone
 };
 
-// second_moment (max(m, n)) is the running mean of the squares of the rows of O where m >= n, else of its columns.
+// What they move: a matrix, or the rows or columns of one that this rank has of it. Then O is cut in the same way, as
+// it lies in the matrix, and what is a sum over all of O is summed over the ranks.
+template <class Space>
+struct MovedMatrix {
+  Matrix<float, Space> master;     // (m, n)
+  Matrix<bf16, Space> weight;      // (m, n), or (0, 0)
+  std::size_t rows = 0, cols = 0;  // of the whole matrix
+  bool counted = true;             // false: another rank has the same shard, and enters it into the sums
+  const std::function<void(Vector<double, Space>)>* sum = nullptr;  // sums over the ranks in place; null: no shard
+  bool tall() const { return rows >= cols; }
+};
+
+// second_moment is the running mean of the squares of the rows of O where the matrix is tall, (m), else of its columns,
+// (n). Where these lines are cut themselves, the squares of all of them are summed over the ranks, each of which keeps
+// all means.
 template <class Space, class T>
 void move_weight_normuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
-                         Vector<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
-                         Workspace<Space>&);
+                         Vector<float, Space> second_moment, const MovedMatrix<Space>&, Workspace<Space>&);
 template <class Space>
 struct NorMuonScratch {
-  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // lines of the longer side
+  NorMuonScratch(Workspace<Space>& workspace, std::size_t lines)  // that have a mean
       : squares(workspace.template take<double>(lines)),
+        totals(workspace.template take<double>(2)),
         gain(workspace.template take<float>(lines)),
         scale(workspace.template take<float>(1)) {}
-  Vector<double, Space> squares;
+  Vector<double, Space> squares, totals;  // totals: squares of O before and after the division
   Vector<float, Space> gain, scale;
 };
 
 // second_moment (m, n) is the running mean of the squares of O.
 template <class Space, class T>
 void move_weight_adamuon(const Space&, const WeightMove&, const SecondMoment&, Matrix<const T, Space> direction,
-                         Matrix<float, Space> second_moment, Matrix<float, Space> master, Matrix<bf16, Space> weight,
-                         Workspace<Space>&);
+                         Matrix<float, Space> second_moment, const MovedMatrix<Space>&, Workspace<Space>&);
 template <class Space>
 struct AdaMuonScratch {
   AdaMuonScratch(Workspace<Space>& workspace, std::size_t rows)
       : before(workspace.template take<double>(band_count(rows))),
         after(workspace.template take<double>(band_count(rows))),
+        totals(workspace.template take<double>(2)),
         scale(workspace.template take<float>(1)) {}
-  Vector<double, Space> before, after;  // squares by bands: of the direction, of the adapted one
+  Vector<double, Space> before, after, totals;  // squares of the direction and of the adapted one, by bands and in all
   Vector<float, Space> scale;
 };
 

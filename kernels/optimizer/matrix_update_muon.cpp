@@ -44,25 +44,25 @@ KOKKOS_INLINE_FUNCTION void move_piece(const MoveFactors& f, const Direction& di
   for (std::size_t c = 0; c < n; ++c) weight[c] = bf16(master[c]);
 }
 
+// given: O (m, n), or its transpose.
 template <class Space, class T, class Direction>
-void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> wide, const Direction& direction,
+void move(const Space& exec, const WeightMove& step, Matrix<const T, Space> given, const Direction& direction,
           Matrix<float, Space> master, Matrix<bf16, Space> weight) {
-  const std::size_t m = master.extent(0), n = master.extent(1);
-  SESTINA_REQUIRE(wide.extent(0) == std::min(m, n) && wide.extent(1) == std::max(m, n) &&
-                      (weight.size() == master.size() || weight.size() == 0),
-                  "direction ({}, {}), master ({}, {}), weight of {}", wide.extent(0), wide.extent(1), m, n,
-                  weight.size());
+  const std::size_t m = master.extent(0), n = master.extent(1), rows = given.extent(0), cols = given.extent(1);
+  SESTINA_REQUIRE(
+      ((rows == m && cols == n) || (rows == n && cols == m)) && (weight.size() == master.size() || weight.size() == 0),
+      "direction ({}, {}), master ({}, {}), weight of {}", rows, cols, m, n, weight.size());
   const MoveFactors f(step);
   float* to = master.data();
   bf16* rounded = weight.size() == 0 ? nullptr : weight.data();
   for_each_row(
-      "muon_move", exec, wide, m, n, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, const T* o) {
+      "muon_move", exec, given, m, n, KOKKOS_LAMBDA(std::size_t i, std::size_t j, std::size_t count, const T* o) {
         const std::size_t at = i * n + j;
         move_piece(f, direction, i, j, count, o, to + at, rounded == nullptr ? nullptr : rounded + at);
       });
 }
 
-// Sets squares (l) to the sums of squares of the columns of X (s, l), or of the rows of a square X.
+// Sets squares to the sums of squares of the columns of X, or of its rows.
 template <class Space, class T>
 void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector<double, Space> squares) {
   const std::size_t rows = x.extent(0), cols = x.extent(1);
@@ -86,10 +86,36 @@ void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector
       });
 }
 
-// Sets V += (1 - beta2) (mean - V), gain = max(V, eps)^-1/2 and scale = |O| / |O gain|, or 1.
+// Returns the factor that gives a direction its norm back, from the squares before and after it was divided.
+KOKKOS_INLINE_FUNCTION float kept_norm(bool keep, double before, double after) {
+  if (!keep || !(after > 0)) return 1;
+  return static_cast<float>(Kokkos::sqrt(before)) / static_cast<float>(Kokkos::sqrt(after));
+}
+
+// Makes sums of a shard those of the matrix.
 template <class Space>
-void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_line, Vector<double, Space> squares,
-                   Vector<float, Space> moment, Vector<float, Space> gain, Vector<float, Space> scale) {
+void sum_shards(const Space& exec, const MovedMatrix<Space>& to, Vector<double, Space> sums) {
+  if (!to.counted) set_zero(exec, sums);
+  (*to.sum)(sums);
+}
+
+// Makes the totals (2) of a shard those of the matrix, and sets the scale (1) by them.
+template <class Space>
+void sum_totals(const Space& exec, const SecondMoment& rule, const MovedMatrix<Space>& to, Vector<double, Space> totals,
+                Vector<float, Space> scale) {
+  if (to.sum == nullptr || !rule.keep_norm) return;
+  sum_shards(exec, to, totals);
+  Kokkos::parallel_for(
+      "muon_kept_norm", Kokkos::RangePolicy<Space>(exec, 0, 1),
+      KOKKOS_LAMBDA(std::size_t) { scale(0) = kept_norm(true, totals(0), totals(1)); });
+}
+
+// Sets V += (1 - beta2) (mean - V), gain = max(V, eps)^-1/2, the totals, and scale = |O| / |O gain|, or 1.
+template <class Space>
+void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_line, Vector<float, Space> moment,
+                   const NorMuonScratch<Space>& scratch) {
+  const Vector<double, Space> squares = scratch.squares, totals = scratch.totals;
+  const Vector<float, Space> gain = scratch.gain, scale = scratch.scale;
   const float rate = static_cast<float>(1 - rule.beta2), least = static_cast<float>(rule.eps);
   const double share = 1.0 / static_cast<double>(per_line);
   const std::size_t lines = moment.extent(0);
@@ -104,13 +130,15 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
         }
       });
   const bool keep = rule.keep_norm;
-  // scale is the ratio of two sums: the norm of O is kept in it until that of O gain is known.
   sum_all(
       "normuon_before", exec, lines, KOKKOS_LAMBDA(std::size_t i) { return squares(i); },
-      KOKKOS_LAMBDA(double sum) { scale(0) = static_cast<float>(Kokkos::sqrt(sum)); });
+      KOKKOS_LAMBDA(double sum) { totals(0) = sum; });
   sum_all(
       "normuon_after", exec, lines, KOKKOS_LAMBDA(std::size_t i) { return squares(i) * square(gain(i)); },
-      KOKKOS_LAMBDA(double sum) { scale(0) = keep && sum > 0 ? scale(0) / static_cast<float>(Kokkos::sqrt(sum)) : 1; });
+      KOKKOS_LAMBDA(double sum) {
+        totals(1) = sum;
+        scale(0) = kept_norm(keep, totals(0), sum);
+      });
 }
 
 // Adds (1 - beta2) (O^2 - V) to n elements of V; returns the sum of squares of O / (root V + eps).
@@ -126,16 +154,17 @@ KOKKOS_INLINE_FUNCTION double adapt_piece(float rate, float eps, std::size_t n, 
 
 // Updates the moment (m, n); after(band) receives the squares of the direction in each band of rows of the moment.
 template <class Space, class T>
-void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, Space> wide, Matrix<float, Space> moment,
-                  Vector<double, Space> after) {
+void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, Space> direction,
+                  Matrix<float, Space> moment, Vector<double, Space> after) {
   const std::size_t m = moment.extent(0), n = moment.extent(1);
+  const bool turned = direction.extent(0) != m;
   const float rate = static_cast<float>(1 - rule.beta2), eps = static_cast<float>(rule.eps);
-  const T* x = wide.data();
+  const T* x = direction.data();
   float* v = moment.data();
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for("adamuon_moment", Kokkos::RangePolicy<Space>(exec, 0, band_count(m)), [=](std::size_t band) {
       double sum = 0;
-      read_band(x, m, n, band, [&](std::size_t i, std::size_t j, std::size_t count, const T* o) {
+      read_band(x, turned, m, n, band, [&](std::size_t i, std::size_t j, std::size_t count, const T* o) {
         sum += adapt_piece(rate, eps, count, o, v + i * n + j);
       });
       after(band) = sum;
@@ -144,17 +173,18 @@ void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, S
     sum_pieces(
         "adamuon_moment", exec, m * n, band_rows * n, after, KOKKOS_LAMBDA(std::size_t at, std::size_t) {
           const std::size_t i = at / n, j = at % n;
-          return adapt_piece(rate, eps, 1, x + (m > n ? j * m + i : at), v + at);
+          return adapt_piece(rate, eps, 1, x + (turned ? j * m + i : at), v + at);
         });
   }
 }
 
-// Sets before(c) to the chunk sums of the squares of O, in wide form.
+// Sets before(c) to the chunk sums of the squares of O.
 template <class Space, class T>
-void sum_direction(const Space& exec, Matrix<const T, Space> wide, std::size_t length, Vector<double, Space> before) {
-  const T* x = wide.data();
+void sum_direction(const Space& exec, Matrix<const T, Space> direction, std::size_t length,
+                   Vector<double, Space> before) {
+  const T* x = direction.data();
   sum_pieces(
-      "adamuon_before", exec, wide.size(), length, before, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
+      "adamuon_before", exec, direction.size(), length, before, KOKKOS_LAMBDA(std::size_t begin, std::size_t count) {
         return lane_sum(count, [=](std::size_t i) { return square(x[begin + i]); });
       });
 }
@@ -170,51 +200,60 @@ void move_weight_wide(const Space& exec, const WeightMove& step, Matrix<const T,
 template <class Space, class T>
 void move_weight_normuon(const Space& exec, const WeightMove& step, const SecondMoment& rule,
                          Matrix<const T, Space> direction, Vector<float, Space> second_moment,
-                         Matrix<float, Space> master, Matrix<bf16, Space> weight, Workspace<Space>& workspace) {
-  const std::size_t m = master.extent(0), n = master.extent(1), lines = std::max(m, n);
+                         const MovedMatrix<Space>& to, Workspace<Space>& workspace) {
+  const std::size_t m = to.master.extent(0), n = to.master.extent(1), lines = to.tall() ? m : n;
   SESTINA_REQUIRE(second_moment.extent(0) == lines, "second moment of {} for {} x {}", second_moment.extent(0), m, n);
-  if (master.size() == 0) return;
+  if (to.sum == nullptr && to.master.size() == 0) return;
   const auto frame = workspace.frame();
   const NorMuonScratch<Space> s(workspace, lines);
-  sum_lines<Space, T>(exec, direction, m != n, s.squares);
-  normuon_gains<Space>(exec, rule, std::min(m, n), s.squares, second_moment, s.gain, s.scale);
-  move<Space, T>(exec, step, direction, Gained{s.gain.data(), s.scale.data(), m >= n}, master, weight);
+  const bool turned = direction.extent(0) != m, cuts_lines = to.tall() ? n != to.cols : m != to.rows;
+  sum_lines<Space, T>(exec, direction, to.tall() == turned, s.squares);
+  if (cuts_lines) sum_shards<Space>(exec, to, s.squares);
+  normuon_gains<Space>(exec, rule, std::min(to.rows, to.cols), second_moment, s);
+  if (!cuts_lines) sum_totals<Space>(exec, rule, to, s.totals, s.scale);
+  move<Space, T>(exec, step, direction, Gained{s.gain.data(), s.scale.data(), to.tall()}, to.master, to.weight);
 }
 
 template <class Space, class T>
 void move_weight_adamuon(const Space& exec, const WeightMove& step, const SecondMoment& rule,
                          Matrix<const T, Space> direction, Matrix<float, Space> second_moment,
-                         Matrix<float, Space> master, Matrix<bf16, Space> weight, Workspace<Space>& workspace) {
-  const std::size_t m = master.extent(0), n = master.extent(1), bands = band_count(m);
+                         const MovedMatrix<Space>& to, Workspace<Space>& workspace) {
+  const std::size_t m = to.master.extent(0), n = to.master.extent(1), bands = n == 0 ? 0 : band_count(m);
   SESTINA_REQUIRE(second_moment.extent(0) == m && second_moment.extent(1) == n, "second moment ({}, {}) for {} x {}",
                   second_moment.extent(0), second_moment.extent(1), m, n);
-  if (master.size() == 0) return;
+  if (to.sum == nullptr && to.master.size() == 0) return;
   const auto frame = workspace.frame();
   const AdaMuonScratch<Space> s(workspace, m);
-  const Vector<double, Space> before = s.before, after = s.after;
+  const Vector<double, Space> before = s.before, after = s.after, totals = s.totals;
   const Vector<float, Space> scale = s.scale;
-  sum_direction<Space, T>(exec, direction, band_rows * n, before);
-  adapt_moment<Space, T>(exec, rule, direction, second_moment, after);
+  if (bands > 0) {
+    sum_direction<Space, T>(exec, direction, band_rows * n, before);
+    adapt_moment<Space, T>(exec, rule, direction, second_moment, after);
+  }
   const bool keep = rule.keep_norm;
   sum_all(
       "adamuon_norm", exec, bands, KOKKOS_LAMBDA(std::size_t i) { return before(i); },
-      KOKKOS_LAMBDA(double sum) { scale(0) = static_cast<float>(Kokkos::sqrt(sum)); });
+      KOKKOS_LAMBDA(double sum) { totals(0) = sum; });
   sum_all(
       "adamuon_scale", exec, bands, KOKKOS_LAMBDA(std::size_t i) { return after(i); },
-      KOKKOS_LAMBDA(double sum) { scale(0) = keep && sum > 0 ? scale(0) / static_cast<float>(Kokkos::sqrt(sum)) : 1; });
+      KOKKOS_LAMBDA(double sum) {
+        totals(1) = sum;
+        scale(0) = kept_norm(keep, totals(0), sum);
+      });
+  sum_totals<Space>(exec, rule, to, totals, scale);
   const Adapted adapted{second_moment.data(), scale.data(), static_cast<float>(rule.eps), n};
-  move<Space, T>(exec, step, direction, adapted, master, weight);
+  move<Space, T>(exec, step, direction, adapted, to.master, to.weight);
 }
 
-#define SESTINA_MUON_TYPE(Space, T)                                                                               \
-  template void move_weight_wide<Space, T>(const Space&, const WeightMove&, Matrix<const T, Space>,               \
-                                           Matrix<float, Space>, Matrix<bf16, Space>);                            \
-  template void move_weight_normuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,               \
-                                              Matrix<const T, Space>, Vector<float, Space>, Matrix<float, Space>, \
-                                              Matrix<bf16, Space>, Workspace<Space>&);                            \
-  template void move_weight_adamuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,               \
-                                              Matrix<const T, Space>, Matrix<float, Space>, Matrix<float, Space>, \
-                                              Matrix<bf16, Space>, Workspace<Space>&);
+#define SESTINA_MUON_TYPE(Space, T)                                                                                    \
+  template void move_weight_wide<Space, T>(const Space&, const WeightMove&, Matrix<const T, Space>,                    \
+                                           Matrix<float, Space>, Matrix<bf16, Space>);                                 \
+  template void move_weight_normuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,                    \
+                                              Matrix<const T, Space>, Vector<float, Space>, const MovedMatrix<Space>&, \
+                                              Workspace<Space>&);                                                      \
+  template void move_weight_adamuon<Space, T>(const Space&, const WeightMove&, const SecondMoment&,                    \
+                                              Matrix<const T, Space>, Matrix<float, Space>, const MovedMatrix<Space>&, \
+                                              Workspace<Space>&);
 #define SESTINA_MUON(Space)       \
   SESTINA_MUON_TYPE(Space, float) \
   SESTINA_MUON_TYPE(Space, bf16)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/optimizer/base/stream_scratch.hpp"
 #include "parallel/comm/group_staging.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -109,11 +110,13 @@ SumStaging sum_staging_bytes(const StagePlan& stage, const PlanInput& input, con
   }
   sum(2 * static_cast<std::size_t>(logit_rows(part, static_cast<int>(n), width.compute)), width.accumulate);
   if (part.config.family == Family::olmo2) sum(2 * n, width.accumulate);  // squares of q and k
-  for (const TensorSpec& spec : stage.specs) {                            // Gram matrices of the side that is not cut
+  for (const TensorSpec& spec : stage.specs) {  // Gram matrices of the side that is not cut, and second moments
     if (!is_sharded(spec, input)) continue;
     const TensorShard::Cut cut = tensor_shard(spec, input.model, part.tp, part.tp_rank).cut;
     const auto side = static_cast<std::size_t>(cut == TensorShard::Cut::rows ? spec.cols : spec.rows);
     sum(side * side, sizeof(float));
+    const TensorSpec shard = local_shape(spec, input.model, part.tp, part.tp_rank);
+    sum(static_cast<std::size_t>(shard_sums(*input.optimizer.matrix, spec, shard)), sizeof(double));
   }
   for (const PartialRun& run : partial_runs(stage, gradient_buckets(stage, input.parallel), input)) {
     const auto count = static_cast<std::size_t>(run.elements);

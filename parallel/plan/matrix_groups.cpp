@@ -12,6 +12,7 @@
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/own_blocks.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "core/optimizer/base/stream_scratch.hpp"
 #include "kernels/base/error.hpp"
 #include "parallel/comm/group_staging.hpp"
 #include "parallel/plan/make_plan.hpp"
@@ -355,17 +356,19 @@ std::array<std::size_t, group_places> share_places(const StagePlan& stage, const
   return largest;
 }
 
-std::size_t memory_of_shares(const StagePlan& stage, const ParallelOptions& parallel, int rank, StorageWidth width) {
+std::size_t memory_of_shares(const StagePlan& stage, const PlanInput& input, int rank, StorageWidth width) {
   std::size_t bytes = 0;
-  for (const std::size_t elements : share_places(stage, parallel, rank))
+  for (const std::size_t elements : share_places(stage, input.parallel, rank))
     bytes += elements * (width.accumulate + (width.shared() ? 0 : width.compute));
   std::map<int, std::size_t> staging;  // by size of the group
   for (const MatrixShare& share : stage.shares) {
     if (share.rank != rank || share.ranks == 1) continue;
     const TensorSpec& whole = stage.specs[at(share.spec)];
     const auto side = static_cast<std::size_t>(std::min(whole.rows, whole.cols));
+    const auto norms = static_cast<std::size_t>(
+        std::max(std::int64_t{1}, shard_sums(*input.optimizer.matrix, whole, share_shape(share))));
     const std::size_t gram = summed_from_others(side * side, share.ranks, rank % share.ranks) * sizeof(float),
-                      norm = summed_from_others(1, share.ranks, rank % share.ranks) * sizeof(double);
+                      norm = summed_from_others(norms, share.ranks, rank % share.ranks) * sizeof(double);
     staging[share.ranks] = std::max({staging[share.ranks], gram, norm});
   }
   for (const auto& [size, most] : staging) bytes += most;

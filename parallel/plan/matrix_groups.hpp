@@ -1,7 +1,7 @@
 // Groups of ranks for one matrix (parallel.partition = "groups"). Where ranks outnumber matrices, whole matrices leave
 // most ranks idle: the largest one bounds the load. Here the ranks of a stage are one machine of dp x tp places, and
 // what goes to a place is a share of a matrix (MatrixShare):
-//   - A matrix with Newton-Schulz alone (MatrixKind::shard_work) is divided among `ranks` neighbours, which update it
+//   - A matrix of Muon, NorMuon or AdaMuon (shard_work) is divided among `ranks` neighbours, which update it
 //     together: each has a slab of the longer side, adds its part of the Gram matrix, forms its rows of the polynomial,
 //     and multiplies its slab (kernels/optimizer/newton_schulz.hpp, ShardSums). Nothing is calculated twice.
 //   - A matrix that its kind treats as several (heads, blocks of optimizer.max_dim) goes to places part by part, each
@@ -53,6 +53,14 @@ inline bool is_whole(const MatrixShare& share, const TensorSpec& matrix) {
   return share.rows() == matrix.rows && share.cols() == matrix.cols;
 }
 
+// Returns what the rank has of the matrix, as a matrix.
+inline TensorSpec share_shape(const MatrixShare& share) {
+  TensorSpec held;
+  held.rows = share.rows();
+  held.cols = share.cols();
+  return held;
+}
+
 // Calls visit(share, part) for each part of each share that is updated by itself; share: its number in the list. A rank
 // has one such part of a matrix, or all of it.
 template <class Visit>
@@ -86,7 +94,7 @@ std::array<std::size_t, group_places> share_places(const StagePlan&, const Paral
 
 // Returns the bytes that exchanges of shares take on a rank: gradients and rounded weights in these places, and what
 // its groups, one of each size, sum Gram matrices in.
-std::size_t memory_of_shares(const StagePlan&, const ParallelOptions&, int rank, StorageWidth);
+std::size_t memory_of_shares(const StagePlan&, const PlanInput&, int rank, StorageWidth);
 
 // Returns a line for each shape of matrices and how they are shared out, for `plan`.
 std::vector<std::string> group_lines(const Plan&);

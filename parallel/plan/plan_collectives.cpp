@@ -5,6 +5,7 @@
 
 #include "core/layout/model_size.hpp"
 #include "core/layout/rank_layout.hpp"
+#include "core/optimizer/base/stream_scratch.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/expert_layout.hpp"
@@ -160,6 +161,9 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   const auto bytes = [report = RankReport(parallel.pp)](const ReportParts& parts) {
     return static_cast<std::int64_t>(count_numbers(report, parts)) * f64;
   };
+  if (input.optimizer.qk_clip > 0)
+    tally.add("all_reduce", "all", "largest scores", 1,
+              f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
   if (parallel.is_async()) {  // nobody waits: a step's numbers travel while later ones are under way
     tally.add("all_gather", "all", "numbers of a step", 1, bytes(told) * parallel.ranks());
     return;
@@ -169,9 +173,6 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
     for (const StagePlan& other : plan.stages) all += static_cast<std::int64_t>(other.specs.size());
     tally.add("all_reduce", "pp", "loss and norm", 1, f64 * (micros + all + 1));
   }
-  if (input.optimizer.qk_clip > 0)
-    tally.add("all_reduce", "all", "largest scores", 1,
-              f64 * input.model.num_hidden_layers * input.model.num_attention_heads);
   tally.add("all_reduce", "all", "votes", Votes::polls, Votes::polls * bytes({.votes = true}));
   if (told.replicas)
     tally.add("all_gather", "all", "drift of replicas", 1, bytes({.replicas = true}) * parallel.ranks());
@@ -214,12 +215,14 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
       if (input.parallel.tp_update == TpUpdate::duplicated) {
         count[rank] += 1;
         bytes[rank] += spec.elements() * f32_bytes;
-      } else if (is_sharded(spec, input)) {  // the norm, then a Gram matrix of the whole side each time
+      } else if (is_sharded(spec, input)) {  // the norm, a Gram matrix of the whole side each time, and moments
         const auto cut = tensor_shard(spec, input.model, input.parallel.tp, 0).cut;
         const std::int64_t iterations = find_matrix_kind(input.optimizer.kind)->newton_schulz(*input.optimizer.matrix);
         const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
-        count[rank] += 1 + iterations;
-        bytes[rank] += 2 * f32_bytes + iterations * side * side * f32_bytes;
+        const std::int64_t moments =
+            shard_sums(*input.optimizer.matrix, spec, local_shape(spec, input.model, input.parallel.tp, 0));
+        count[rank] += 1 + iterations + (moments > 0 ? 1 : 0);
+        bytes[rank] += 2 * f32_bytes * (1 + moments) + iterations * side * side * f32_bytes;
       }
     }
   const bool gather = input.parallel.tp_update == TpUpdate::duplicated;
@@ -233,7 +236,8 @@ void updates_of_shares(Tally& tally, const StagePlan& stage, const PlanInput& in
   if (stage.shares.empty()) return;
   const auto rounds = static_cast<std::int64_t>(share_rounds(stage, input.parallel).size()) - 1;
   std::int64_t elements = 0;
-  std::vector<std::int64_t> count(at(input.parallel.dp * input.parallel.tp), 0), bytes = count, gathered = count;
+  std::vector<std::int64_t> count(at(input.parallel.dp * input.parallel.tp), 0), bytes = count, gathers = count,
+                                                                                 gathered = count;
   const bool any_together = stage.shares.front().ranks > 1;  // these come first
   const std::int64_t steps =
       any_together ? find_matrix_kind(input.optimizer.kind)->newton_schulz(*input.optimizer.matrix) : 0;
@@ -242,8 +246,10 @@ void updates_of_shares(Tally& tally, const StagePlan& stage, const PlanInput& in
     if (share.ranks == 1) continue;
     const TensorSpec& whole = stage.specs[at(share.spec)];
     const std::int64_t side = std::min(whole.rows, whole.cols);
-    count[at(share.rank)] += 1 + steps;
-    bytes[at(share.rank)] += 2 * f32_bytes + steps * side * side * f32_bytes;
+    const std::int64_t moments = shard_sums(*input.optimizer.matrix, whole, share_shape(share));
+    count[at(share.rank)] += 1 + steps + (moments > 0 ? 1 : 0);
+    gathers[at(share.rank)] += steps;
+    bytes[at(share.rank)] += 2 * f32_bytes * (1 + moments) + steps * side * side * f32_bytes;
     gathered[at(share.rank)] += steps * side * side * compute_bytes(input);
   }
   const int sent = times_sent(input);
@@ -251,7 +257,7 @@ void updates_of_shares(Tally& tally, const StagePlan& stage, const PlanInput& in
   tally.add("all_to_all", "all", "shares of weights", sent * rounds, sent * elements * compute_bytes(input));
   const auto most = [](const std::vector<std::int64_t>& of) { return *std::max_element(of.begin(), of.end()); };
   tally.add("all_reduce", "all", "products of shares", most(count), most(bytes));
-  tally.add("all_gather", "all", "rows of polynomials", most(count) - most(count) / (steps + 1), most(gathered));
+  tally.add("all_gather", "all", "rows of polynomials", most(gathers), most(gathered));
 }
 
 // Counts the model's own collectives, by micro-batch (core/model). With sequence parallelism, attention and MLP each

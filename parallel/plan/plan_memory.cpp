@@ -137,8 +137,8 @@ class UpdateScratch {
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
-    shard_ = std::max(shard_, host_shard_scratch(*options_.input.optimizer.matrix, local.rows, local.cols,
-                                                 local.cols == whole.cols, !options_.width.shared()));
+    shard_ =
+        std::max(shard_, host_shard_scratch(*options_.input.optimizer.matrix, whole, local, !options_.width.shared()));
   }
   int streams() const { return cost_.empty() ? 1 : stream_count(cost_, std::max(1, options_.threads)); }
   std::size_t total(int streams) const {
@@ -272,6 +272,9 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
     memory.size.parameters += elements;
     memory.saved += state + weights;
   };
+  const auto shard_state = [&](const TensorSpec& matrix, const TensorSpec& part) {
+    return static_cast<std::size_t>(part.elements() + shard_moments(*o.optimizer.matrix, matrix, part)) * sizeof(float);
+  };
   // Counts a matrix that an object of the kind updates; away: not where it is computed with.
   const auto add_updated = [&](const TensorSpec& kept, bool away) {
     add_state(known.state.of(kept), kept.elements(), kept.has_master() ? elements_of(kept) : 0);
@@ -315,7 +318,7 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
       paged.add(paged_bytes(whole, rows.end - rows.begin, local.cols, o.optimizer, s.width.accumulate,
                             s.on_device() ? MemorySpace::device : MemorySpace::host));
     } else if (is_sharded(whole, o)) {
-      add_state(known.state.of(local), local.elements(), owned);
+      add_state(shard_state(whole, local), local.elements(), owned);
       scratch.add_shard(whole, local);
       meter.add(owned);
       meter.add_shard(whole, local);
@@ -326,14 +329,12 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   for (const MatrixShare& share : shard.stage.shares) {
     if (share.rank != dp_rank * s.plan.tp + shard.tp_rank) continue;
     const TensorSpec& matrix = shard.stage.specs[at(share.spec)];
-    TensorSpec kept;
-    kept.rows = share.rows();
-    kept.cols = share.cols();
+    const TensorSpec kept = share_shape(share);
     if (share.ranks == 1) {
       add_updated(is_whole(share, matrix) ? matrix : kept, true);
       continue;
     }
-    add_state(known.state.of(kept), kept.elements(), elements_of(kept));
+    add_state(shard_state(matrix, kept), kept.elements(), elements_of(kept));
     memory.size.master += elements_of(kept) * s.width.accumulate;
     scratch.add_shard(matrix, kept);
     meter.add(elements_of(kept));
@@ -366,7 +367,7 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
     memory.size.gradients += size_of_sums(o.model.linear, shard.local) * s.width.accumulate;
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width) +
-                          memory_of_shares(shard.stage, o.parallel, dp_rank * s.plan.tp + shard.tp_rank, s.width);
+                          memory_of_shares(shard.stage, o, dp_rank * s.plan.tp + shard.tp_rank, s.width);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
     (s.on_device() ? memory.workers : memory.size.exchanges) +=

@@ -130,11 +130,24 @@ void MatrixHomes<Exec, T>::initialise(double range, std::uint64_t seed) {
 }
 
 template <class Exec, class T>
+void MatrixHomes<Exec, T>::clip_by(const QkClip<Exec, T>& clip) {
+  clip_ = &clip;
+  const std::vector<OwnedTensor<Exec, T>> all = tensors();
+  for (Group& group : groups_)
+    for (std::size_t h = group.first_homed; h < group.end_homed; ++h) {
+      OwnedTensor<Exec, T> matrix = all[h];
+      if constexpr (!shared) matrix.weight = Vector<T, Exec>(homed_[h].weight.data(), homed_[h].weight.size());
+      clip.add_rows(matrix, group.clipped);
+    }
+}
+
+template <class Exec, class T>
 void MatrixHomes<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
                                   Trace* trace) {
   const std::size_t base = optimizer.matrix_count() - items_.size();
   rounds_.run(trace, "matrices of group", [&](std::size_t g) {
     optimizer.step_matrices(t, factor, gradient_scale, base + groups_[g].first_item, base + groups_[g].end_item);
+    if (clip_) clip_->scale(exec_, groups_[g].clipped);
   });
 }
 

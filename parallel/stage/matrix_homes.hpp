@@ -28,6 +28,8 @@ class MatrixHomes {
   std::vector<StateField> master_fields() const;                         // "/model/<HF name>", whole
   std::vector<OwnedTensor<Exec, T>> tensors() const;                     // whole, their masters alone
   void initialise(double range, std::uint64_t seed);
+  // After their update, heads are scaled by this clip, which must outlive it.
+  void clip_by(const QkClip<Exec, T>&);
 
   // Updates all homed matrices; `optimizer` holds items() after its other matrices.
   void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
@@ -51,6 +53,7 @@ class MatrixHomes {
     std::size_t first_homed = 0, end_homed = 0;  // in homed_
     std::size_t first_item = 0, end_item = 0;    // in items_
     CoherenceBytes shards;                       // bytes that this rank sends to others as a home
+    std::vector<ClippedRows<Exec, T>> clipped;   // of its matrices
   };
   static constexpr bool shared = std::is_same_v<T, float>;
 
@@ -65,6 +68,7 @@ class MatrixHomes {
   std::vector<Homed> homed_;
   std::vector<Group> groups_;
   std::vector<MatrixItem<Exec>> items_;
+  const QkClip<Exec, T>* clip_ = nullptr;
   std::vector<double> named_;     // by group, 1 where a home has a matrix to publish
   UpdateRounds<Exec, T> rounds_;  // one for each group
 };

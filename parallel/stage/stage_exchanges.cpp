@@ -79,6 +79,10 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (std::any_of(stage.tensors().begin(), stage.tensors().end(), [](const auto& t) { return t.sharded; }))
     sharded_ = std::make_unique<ShardedMuon<Exec, T>>(exec, stage.tensors(), input.optimizer, input.deterministic,
                                                       groups.tensor, stage.norm().nonfinite());
+  if (const QkClip<Exec, T>* clip = stage.qk_clip()) {
+    homes_.clip_by(*clip);
+    if (shares_) shares_->clip_by(*clip);
+  }
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
   if (input.train.lookahead.factor > 0)
     lookahead_ = std::make_unique<Lookahead<Exec>>(exec, model_fields(), input.train.lookahead);
@@ -140,11 +144,12 @@ void StageExchanges<Exec, T>::finish_gradients() {
 }
 
 template <class Exec, class T>
-std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, const BatchShare& mine) {
+std::span<const double> StageExchanges<Exec, T>::sum(std::span<double> losses, const BatchShare& mine,
+                                                     std::int64_t minibatch) {
   const TraceSpan span(trace_, "loss and norm");
   GradientNorm<Exec, T>& norm = stage_.norm();
   complete();
-  if (QkClip<Exec, T>* clip = stage_.qk_clip()) clip->send(exec_);
+  if (QkClip<Exec, T>* clip = stage_.qk_clip()) clip->send(exec_, minibatch);
   std::vector<double>& squares = norm.squares(exec_);
   std::fill(losses.begin(), losses.end(), 0.0);
   if (stage_.is_last())
@@ -243,6 +248,10 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double gradient_scale) {
   Optimizer<Exec, T>& optimizer = stage_.optimizer();
   if (measures(t)) meter_->before(exec_);
+  if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
+    std::vector<double>& scores = clip->take();
+    groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
+  }
   {
     const TraceSpan span(trace_, "scalar optimizer");
     optimizer.step_scalar(exec_, t, factor, gradient_scale);
@@ -257,12 +266,17 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
     const TraceSpan span(trace_, "sharded matrices");
     sharded_->step(exec_, t, factor, gradient_scale);
   }
+  if (const QkClip<Exec, T>* clip = stage_.qk_clip()) largest_score_ = clip->apply(exec_);
   if (measures(t)) meter_->after(exec_, t, factor);
-  if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
-    std::vector<double>& scores = clip->take();
-    groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
-    largest_score_ = clip->apply(exec_);
-  }
+}
+
+template <class Exec, class T>
+std::vector<OwnedTensor<Exec, T>> StageExchanges<Exec, T>::kept_tensors() {
+  std::vector<OwnedTensor<Exec, T>> tensors = stage_.tensors();
+  for (OwnedTensor<Exec, T>& whole : homes_.tensors()) tensors.push_back(std::move(whole));
+  std::vector<GroupOps<Exec>*> groups;
+  if (shares_) shares_->add_tensors(tensors, groups);
+  return tensors;
 }
 
 template <class Exec, class T>

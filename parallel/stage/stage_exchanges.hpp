@@ -50,7 +50,7 @@ class StageExchanges {
   // Called after that: returns sums of squares by tensor, and the flag after them, of the whole stage. losses: those of
   // the step's micro-batches of all data-parallel ranks, of which this rank's are noted; complete on return. The result
   // is the same on all ranks of the stage.
-  std::span<const double> sum(std::span<double> losses, const BatchShare& mine);
+  std::span<const double> sum(std::span<double> losses, const BatchShare& mine, std::int64_t minibatch);
   void update(std::int64_t t, double factor, double gradient_scale);
   void follow_weights(std::int64_t t) {  // called after update t, withheld or not
     if (lookahead_) lookahead_->end(exec_, t);
@@ -85,6 +85,8 @@ class StageExchanges {
     homes_.initialise(range, seed);
     if (shares_) shares_->initialise(range, seed);
   }
+  std::vector<OwnedTensor<Exec, T>> kept_tensors();  // those of which this rank keeps master weights, wherever they lie
+  Communicator& ranks() const { return *groups_.ranks.all; }
   std::vector<StateField> model_fields() const;  // those of stage, homes and shares
   std::vector<StateField> optimizer_fields() const;
   void weights_changed();  // after master weights were written on all ranks: rounds, sends, waits

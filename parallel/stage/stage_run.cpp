@@ -17,7 +17,8 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
       own_output_(slots_.of(0).output),
       hooks_(*this, rank.trace),
       drift_every_(rank.input.parallel.is_async() ? rank.input.metrics_every : 0) {
-  for (Activations<Exec, T>& slot : slots_.all()) stage_.watch_scores(slot);
+  QkClip<Exec, T>* const clip = stage_.qk_clip();
+  if (clip && rank.input.parallel.is_async()) clip->keep(place_.ahead / place_.micros + 2);
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
 }
@@ -66,14 +67,16 @@ void StageRun<Exec, T>::pass(const Weights<Exec, T>& weights, Activations<Exec, 
 
 template <class Exec, class T>
 void StageRun<Exec, T>::forward(std::int64_t micro) {
-  if (in_update(micro) == 0) stage_.start_step();
+  const std::int64_t minibatch = micro / place_.micros;
+  if (in_update(micro) == 0) stage_.start_step(minibatch);
   Activations<Exec, T>& slot = slots_.of(micro);
   if (in_) slot.bind_input(in_->receive_activation(micro));
   if (out_) slot.output = out_->activation_to_write(micro);
-  const std::int64_t minibatch = micro / place_.micros;
   const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
   if (probe_) probe_->begin(slot, in_update(micro));
+  stage_.watch_scores(slot, minibatch);
   pass(weights, slot, shared_->tokens(micro));
+  stage_.ignore_scores(slot);
   if (out_) out_->send_activation(micro);
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
 }

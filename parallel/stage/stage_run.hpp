@@ -27,7 +27,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void backward(std::int64_t micro, double gradient_scale) override;
   void backward_weight(std::int64_t micro) override;
   void finish_gradients() override;
-  std::span<const double> sum(std::span<double> losses) override { return exchanges_.sum(losses, share_); }
+  std::span<const double> sum(std::span<double> losses) override { return exchanges_.sum(losses, share_, updates_); }
   void update(std::int64_t t, double factor, const ClipScales&) override;
   void withhold() override;
   const StageDelay& delay() const override { return delay_; }

@@ -225,6 +225,13 @@ void StageShares<Exec, T>::initialise(double range, std::uint64_t seed) {
 }
 
 template <class Exec, class T>
+void StageShares<Exec, T>::clip_by(const QkClip<Exec, T>& clip) {
+  clip_ = &clip;
+  for (Round& round : rounds_)
+    for (std::size_t h = round.first_held; h < round.end_held; ++h) clip.add_rows(held_[h].tensor(), round.clipped);
+}
+
+template <class Exec, class T>
 void StageShares<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
                                   Trace* trace) {
   const std::size_t base = optimizer.matrix_count() - items_.size();
@@ -232,6 +239,7 @@ void StageShares<Exec, T>::update(Optimizer<Exec, T>& optimizer, std::int64_t t,
     const Round& round = rounds_[r];
     together_->step(exec_, t, factor, gradient_scale, round.first_together, round.end_together);
     optimizer.step_matrices(t, factor, gradient_scale, base + round.first_item, base + round.end_item);
+    if (clip_) clip_->scale(exec_, round.clipped);
   });
 }
 

@@ -36,6 +36,8 @@ class StageShares {
   void add_optimizer_fields(std::vector<StateField>& fields) const;
   std::vector<UpdateRecord> records() const { return together_->records(); }  // without those of items()
   void initialise(double range, std::uint64_t seed);
+  // After their update, heads are scaled by this clip, which must outlive it.
+  void clip_by(const QkClip<Exec, T>&);
 
   // Updates all shares; `optimizer` holds items() after its other matrices.
   void update(Optimizer<Exec, T>& optimizer, std::int64_t t, double factor, double gradient_scale,
@@ -58,6 +60,7 @@ class StageShares {
     std::size_t first_held = 0, end_held = 0;          // in held_
     std::size_t first_item = 0, end_item = 0;          // in items_
     std::size_t first_together = 0, end_together = 0;  // of the shards that ranks update together
+    std::vector<ClippedRows<Exec, T>> clipped;         // of all its shares
   };
   using Blocks = std::map<int, std::vector<Block>>;  // by peer
   static constexpr bool shared = std::is_same_v<T, float>;
@@ -83,6 +86,7 @@ class StageShares {
   std::map<std::string, std::pair<TensorSpec, SeparatePart>>
       blocks_;  // items that are blocks, by name: of which matrix
   std::unique_ptr<ShardedMuon<Exec, T>> together_;
+  const QkClip<Exec, T>* clip_ = nullptr;
   UpdateRounds<Exec, T> exchanges_;  // of rounds_
 };
 

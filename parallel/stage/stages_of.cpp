@@ -5,6 +5,7 @@
 #include "core/optimizer/refresh/refresh_workers.hpp"
 #include "parallel/stage/fresh_gradients.hpp"
 #include "parallel/stage/make_stages.hpp"
+#include "parallel/stage/rank_diagnostics.hpp"
 #include "parallel/stage/stage_audit.hpp"
 
 namespace sestina {
@@ -120,7 +121,10 @@ std::unique_ptr<FreshGradients> StagesOf<Exec, T>::make_fresh_gradients(const Pi
 }
 
 template <class Exec, class T>
-std::unique_ptr<UpdateDiagnostics> StagesOf<Exec, T>::make_diagnostics(const PipelineStages& stages) const {
+std::unique_ptr<UpdateDiagnostics> StagesOf<Exec, T>::make_diagnostics(const PipelineStages& stages,
+                                                                       const Plan& plan) const {
+  if (plan.dp * plan.tp > 1 || stages.size() < plan.stages.size())
+    return std::make_unique<RankDiagnostics<Exec, T>>(exec_, runs_of<Exec, T>(stages), plan);
   return std::make_unique<StageDiagnostics<Exec, T>>(exec_, owned_tensors<Exec, T>(stages));
 }
 

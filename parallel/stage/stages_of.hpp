@@ -59,7 +59,7 @@ class StagesOf final : public StageMaker {
   std::vector<std::unique_ptr<ForwardStage>> make_forward(const RankParts&) const override;
   std::vector<std::unique_ptr<PipelineStage>> make_training(const RankParts&) const override;
   std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const override;
-  std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const override;
+  std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&, const Plan&) const override;
   std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const override;
 
  private:

@@ -102,7 +102,7 @@ class StageMaker {
   // These take stages that this maker made and that must outlive the result; fresh gradients take all stages of a
   // pipeline, in order.
   virtual std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const = 0;
-  virtual std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const = 0;
+  virtual std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&, const Plan&) const = 0;
   virtual std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const = 0;
 };
 

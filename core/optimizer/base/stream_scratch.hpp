@@ -1,4 +1,5 @@
-// Scratch of an update as plans count it: the numbers by which the streams' workspaces are made. No Kokkos.
+// What an update takes as plans count it: the numbers by which the streams' workspaces are made, and what shards keep
+// and sum. No Kokkos.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +11,16 @@ namespace sestina {
 // Returns the bytes that a stream on the host takes for a matrix.
 std::size_t host_scratch(const MatrixOptions&, const MatrixPart&);
 
-// Returns the bytes for a shard (rows, cols) of a matrix that is updated where its shards are; cut_rows: the matrix is
-// cut at rows. computes_bf16: the model computes in bf16.
-std::size_t host_shard_scratch(const MatrixOptions&, std::int64_t rows, std::int64_t cols, bool cut_rows,
+// Returns the bytes for a shard of a matrix that is updated where its shards are. computes_bf16: the model computes in
+// bf16.
+std::size_t host_shard_scratch(const MatrixOptions&, const TensorSpec& whole, const TensorSpec& shard,
                                bool computes_bf16);
+// Returns the numbers of its second moment: none for Muon; for NorMuon one for each row that it has of a matrix with at
+// least as many rows as columns, else for each column.
+std::int64_t shard_moments(const MatrixOptions&, const TensorSpec& whole, const TensorSpec& shard);
+// Returns the numbers in double that ranks sum for it in addition to what Newton-Schulz sums: squares before and after
+// the division by the moment, or, where each rank has a part of NorMuon's rows or columns, the squares of each.
+std::int64_t shard_sums(const MatrixOptions&, const TensorSpec& whole, const TensorSpec& shard);
 
 // Returns the bytes that measures of an update take (core/update_meter.hpp): for tensors of so many elements, and for a
 // matrix whose Gram matrix has such a side; skew_block: see TensorSpec, 0: it is not packed.

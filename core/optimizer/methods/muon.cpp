@@ -61,7 +61,7 @@ std::vector<NewtonSchulzStep> newton_schulz_steps(const MuonOptions& o) {
 
 namespace {
 
-// Shards of a matrix exchange its norm and a Gram matrix for each step, and nothing else.
+// Shards of a matrix exchange norms and a Gram matrix for each step, and nothing else.
 void check_sharded(Deck& deck, const MuonOptions& o) {
   const std::pair<const char*, bool> keys[] = {{"ns_form", o.ns_form == NewtonSchulzForm::gram},
                                                {"ns_norm", o.ns_norm == MuonOptions::Norm::gram},
@@ -86,10 +86,9 @@ void check_newton_schulz(Deck& deck, const Options& options, MuonOptions& o) {
   const bool in_bf16 = o.ns_precision == Precision::bf16 || (o.ns_precision == Precision::automatic && computes_bf16);
   if (in_bf16 && o.ns_form == NewtonSchulzForm::automatic) o.ns_form = NewtonSchulzForm::plain;
   const ParallelOptions& parallel = options.parallel;
-  const bool grouped =
-      parallel.dp * parallel.tp > 1 && parallel.partition == ParallelOptions::Partition::groups && has_shards;
-  if (grouped || (parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::distributed))
-    check_sharded(deck, o);
+  const bool grouped = parallel.dp * parallel.tp > 1 && parallel.partition == ParallelOptions::Partition::groups,
+             distributed = parallel.tp > 1 && parallel.tp_update == ParallelOptions::TpUpdate::distributed;
+  if (has_shards && (grouped || distributed)) check_sharded(deck, o);
   const std::size_t rows = o.ns_coefficients.size();
   if (rows > most_steps)
     deck.error("optimizer.ns_coefficients", fmt::format("{} rows", rows), fmt::format("1 to {} rows", most_steps));
@@ -148,9 +147,21 @@ void MuonMomentOptions::fields(OptionFields& f) {
   f.flag("keep_norm", keep_norm);
 }
 
+MuonVariant muon_variant(const MatrixOptions& options) {
+  if (options.kind == "normuon") return MuonVariant::normuon;
+  if (options.kind == "adamuon") return MuonVariant::adamuon;
+  SESTINA_REQUIRE(options.kind == "muon", "optimizer \"{}\" is no Muon", options.kind);
+  return MuonVariant::muon;
+}
+
+const MuonOptions& muon_options(const MatrixOptions& options) {
+  if (muon_variant(options) == MuonVariant::muon) return options.as<MuonOptions>();
+  return options.as<MuonMomentOptions>();
+}
+
 namespace {
 
-enum class Variant { muon, normuon, adamuon };
+using Variant = MuonVariant;
 
 template <Variant V>
 using KeysOf = std::conditional_t<V == Variant::muon, MuonOptions, MuonMomentOptions>;
@@ -202,14 +213,15 @@ class Muon final : public MatrixOptimizer<Space> {
         stream.exec, stream.gemm, stream.workspace, rule_.newton_schulz(),
         Blend<Space>{gradient, momentum, now.p, now.q}, rows_, cols_, Vector<const double, Space>(squares));
     const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, stream.nonfinite};
+    [[maybe_unused]] const MovedMatrix<Space> to{matrix.master, matrix.weight, rows_, cols_};
     if constexpr (V == Variant::muon)
       move_weight_wide(stream.exec, move, direction, matrix.master, matrix.weight);
     else if constexpr (V == Variant::normuon)
-      move_weight_normuon(stream.exec, move, second_moment_, direction, state_.vector("second_moment"), matrix.master,
-                          matrix.weight, stream.workspace);
+      move_weight_normuon(stream.exec, move, second_moment_, direction, state_.vector("second_moment"), to,
+                          stream.workspace);
     else
-      move_weight_adamuon(stream.exec, move, second_moment_, direction, state_.matrix("second_moment"), matrix.master,
-                          matrix.weight, stream.workspace);
+      move_weight_adamuon(stream.exec, move, second_moment_, direction, state_.matrix("second_moment"), to,
+                          stream.workspace);
   }
 
   std::size_t rows_, cols_;
@@ -229,6 +241,9 @@ MatrixKind muon_kind(const char* name) {
     if (V == Variant::adamuon) fields.push_back({"second_moment", DType::f32, rows, cols});
     return fields;
   };
+  kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
+    return newton_schulz_shard_work(options.as<KeysOf<V>>(), side, length, counted);
+  };
   kind.stated_flops = stated_products;
   kind.work = [](const MatrixOptions& options, std::int64_t rows, std::int64_t cols) {
     return newton_schulz_work(options.as<KeysOf<V>>(), rows, cols);
@@ -246,13 +261,8 @@ MatrixKind muon_kind(const char* name) {
   kind.checks = {[](Deck& deck, Options& options) {
     check_newton_schulz(deck, options, std::any_cast<KeysOf<V>&>(options.optimizer.matrix->keys));
   }};
-  if (V == Variant::muon) {
-    kind.shard_work = [](const MatrixOptions& options, std::int64_t side, std::int64_t length, bool counted) {
-      return newton_schulz_shard_work(options.as<MuonOptions>(), side, length, counted);
-    };
-    // Rows that are scaled alone are not skew.
+  if (V == Variant::muon)  // rows that are scaled alone are not skew
     kind.keeps_skew = [](const MatrixOptions& options) { return !options.as<MuonOptions>().row_equilibration; };
-  }
   return kind;
 }
 

@@ -89,6 +89,12 @@ struct MuonMomentOptions : MuonOptions {
   void fields(OptionFields&);
 };
 
+enum class MuonVariant : std::uint8_t { muon, normuon, adamuon };
+// Returns the one of the three that the options are of; Error(internal): they are of another kind.
+MuonVariant muon_variant(const MatrixOptions&);
+// Returns the keys that the three share.
+const MuonOptions& muon_options(const MatrixOptions&);
+
 void register_muon();
 void register_normuon();
 void register_adamuon();

@@ -37,7 +37,7 @@ struct StageRig {
   void update(std::int64_t t, double factor, double gradient_scale) {
     stage.optimizer().step(exec, t, factor, gradient_scale);
     if (QkClip<Exec, T>* clip = stage.qk_clip()) {
-      clip->send(exec);
+      clip->send(exec, 0);
       exec.fence("qk_clip");
       clip->take();
       clip->apply(exec);

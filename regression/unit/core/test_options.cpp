@@ -149,11 +149,14 @@ TEST(Options, AnAutomaticFormIsPlainInBf16) {
 }
 
 TEST(Options, ShardsOfMuonHaveNoBalances) {
-  const std::string muon = "[parallel]\ntp = 2\ntp_update = \"distributed\"\n[optimizer]\nkind = \"muon\"\n";
-  EXPECT_EQ(error_of(muon + "ns_form = \"auto\"\nns_coefficients = [[2, -1.5, 0.5]]\n"), "");
-  for (const std::string key :
-       {"ns_form = \"gram\"", "ns_norm = \"gram\"", "row_equilibration = true", "norm_snap = true"})
-    expect_error(muon + key + "\n", "optimizer." + key.substr(0, key.find(' ')) + ": needs the whole matrix");
+  for (const std::string kind : {"muon", "normuon", "adamuon"})
+    for (const std::string shards : {"tp_update = \"distributed\"", "partition = \"groups\""}) {
+      const std::string muon = "[parallel]\ntp = 2\n" + shards + "\n[optimizer]\nkind = \"" + kind + "\"\n";
+      EXPECT_EQ(error_of(muon + "ns_form = \"auto\"\nns_coefficients = [[2, -1.5, 0.5]]\n"), "");
+      for (const std::string key :
+           {"ns_form = \"gram\"", "ns_norm = \"gram\"", "row_equilibration = true", "norm_snap = true"})
+        expect_error(muon + key + "\n", "optimizer." + key.substr(0, key.find(' ')) + ": needs the whole matrix");
+    }
 }
 
 TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {

@@ -46,6 +46,29 @@ TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
   refused(12, 3, "train.micro_batch: 4 micro-batches for parallel.dp = 3 ranks");
 }
 
+// The factor of the cut side has products of rows that lie on different ranks; scores of passes in flight are found
+// again under stashed weights alone.
+TEST(Options, BasesOfCutSidesAndScoresWithoutAStashCannotBeHad) {
+  const auto refusal = [](const std::string& text) {
+    Deck deck;
+    deck.add_text(model + "[train]\nglobal_batch = 8\nmicro_batch = 1\n" + text, "deck", "");
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
+    return complaint(deck);
+  };
+  const std::string soap_muon = "[optimizer]\nkind = \"soap-muon\"\n[parallel]\ntp = 2\n",
+                    clip = "[optimizer]\nqk_clip = 100\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n";
+  EXPECT_NE(
+      refusal(soap_muon + "tp_update = \"distributed\"\n")
+          .find("distributed is implemented for muon, normuon, adamuon, not for soap-muon, whose factor of the cut "
+                "side no rank can form"),
+      std::string::npos);
+  EXPECT_EQ(refusal(soap_muon + "partition = \"groups\"\n"), "");
+  EXPECT_EQ(refusal(clip), "");
+  EXPECT_NE(refusal(clip + "stash = \"recompute\"\n").find("optimizer.qk_clip: conflicts with parallel.stash"),
+            std::string::npos);
+}
+
 TEST(Options, ShardsOfGradientsAndWeightsSayWhatConflicts) {
   const auto deck = [](const std::string& parallel, const std::string& rest = "") {
     return model + "[train]\nglobal_batch = 8\nmicro_batch = 1\n[parallel]\ndp = 4\n" + parallel + rest;

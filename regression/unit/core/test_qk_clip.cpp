@@ -28,7 +28,7 @@ struct ClipRig {
   }
   // The largest score per layer and head of a forward pass, over both sequences.
   double largest(int layer, int group) {
-    const Vector<Acc<T>, Host> scores = run.stage.qk_clip()->scores(layer, 0, 4);
+    const Vector<Acc<T>, Host> scores = run.stage.qk_clip()->scores(0, layer, 0, 4);
     return static_cast<double>(std::max(scores(2 * group), scores(2 * group + 1)));
   }
   OptimizerOptions optimizer;
@@ -76,6 +76,36 @@ TEST(QkClip, TakesTheLargestOverMicroBatches) {
   const double both = rig.largest(1, 0);
   rig.run.forward_backward(1, 0);
   EXPECT_EQ(both, std::max(first, rig.largest(1, 0)));
+}
+
+// Passes of the next minibatches may come before an update: each has its place, and theirs does not change.
+TEST(QkClip, KeepsTheScoresOfMinibatchesApart) {
+  ClipRig<float> rig(1e30);
+  QkClip<Host, float>& clip = *rig.run.stage.qk_clip();
+  rig.run.forward_backward(1, 0);
+  const double first = rig.largest(0, 0);
+  clip.keep(2);
+  const auto forward = [&](std::int64_t minibatch) {
+    rig.run.stage.start_step(minibatch);
+    rig.run.stage.watch_scores(rig.run.slot[0], minibatch);
+    rig.run.forward();
+    rig.run.stage.ignore_scores(rig.run.slot[0]);
+  };
+  const auto sent = [&](std::int64_t minibatch) {
+    clip.send(Host(), minibatch);
+    return std::max(clip.take()[0], clip.take()[1]);
+  };
+  forward(4);
+  for (auto& token : rig.tokens) token = (token + 11) % 23;
+  rig.run.load(rig.tokens);
+  forward(5);
+  rig.run.forward();  // nobody watches
+  EXPECT_EQ(sent(4), first);
+  const double second = sent(5);
+  EXPECT_NE(second, first);
+  forward(6);
+  EXPECT_EQ(sent(6), second);
+  EXPECT_EQ(sent(5), second);
 }
 
 }  // namespace

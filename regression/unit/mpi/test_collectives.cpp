@@ -149,9 +149,11 @@ TEST(Collectives, OfTheScalarOptimizerAndOfClippedScoresAreThoseOfThePlan) {
     expect_as_planned<float>(collectives_case(1, Family::llama, kind), kind);
     expect_as_planned<bf16>(collectives_case(1, Family::llama, kind), kind);
   }
-  TrainingCase clipped = collectives_case(1);
-  clipped.options.optimizer.qk_clip = 50;
-  expect_as_planned<float>(clipped, "scores");
+  for (const int tp : tensor_sizes()) {
+    TrainingCase clipped = collectives_case(tp);
+    clipped.options.optimizer.qk_clip = 50;
+    expect_as_planned<float>(clipped, "scores");
+  }
 }
 
 // Ranks with more micro-batches than others: the plan counts those of the busiest.

@@ -81,6 +81,56 @@ TYPED_TEST(Grids, EveryOptimizerOfExpertsAgreesWithOneRank) {
   }
 }
 
+// Query heads with keys and values of their own, and keys and values that are shared by several or lie on several
+// ranks; biases; wherever the matrices are updated. Most heads are scaled in each update.
+TYPED_TEST(Grids, ClippedHeadsAgreeWithOneRank) {
+  using Partition = ParallelOptions::Partition;
+  for (const auto& [family, kv_heads] : {std::pair(Family::llama, 2), std::pair(Family::gpt, 6)}) {
+    const auto clipped = [family = family, kv_heads = kv_heads](int tp) {
+      TrainingCase run = grid_case("muon", tp, family);
+      run.options.model.num_key_value_heads = kv_heads;
+      run.options.optimizer.qk_clip = 0.01;
+      return run;
+    };
+    const Trained one = train_alone<float, TypeParam>(alone(clipped(1)), 5);
+    TrainingCase plain = clipped(1);
+    plain.options.optimizer.qk_clip = 0;
+    EXPECT_GT(weight_difference(one, train_alone<float, TypeParam>(alone(plain), 5)), 0.01);
+    for (const int tp : tensor_sizes())
+      for (const auto& [update, partition] :
+           {std::pair(TpUpdate::home, Partition::optimal), std::pair(TpUpdate::duplicated, Partition::optimal),
+            std::pair(TpUpdate::distributed, Partition::optimal), std::pair(TpUpdate::home, Partition::groups)}) {
+        if (kv_heads % tp != 0 && tp % kv_heads != 0) continue;
+        if (tp == 1 && update != TpUpdate::home) continue;
+        TrainingCase run = clipped(tp);
+        run.options.parallel.tp_update = update;
+        run.options.parallel.partition = partition;
+        const Trained several = train_together<float, TypeParam>(run, 5);
+        const std::string what =
+            fmt::format("family {}, {} kv heads, tp {}, tp_update {}, partition {}", static_cast<int>(family), kv_heads,
+                        tp, static_cast<int>(update), static_cast<int>(partition));
+        EXPECT_LT(largest_difference(one, several), 1e-6) << what;
+        EXPECT_LT(weight_difference(one, several), 5e-5) << what;
+      }
+  }
+}
+
+// The rounded weights that ranks compute with are those of the scaled ones.
+TYPED_TEST(Grids, ClippedHeadsAgreeInBf16) {
+  TrainingCase run = grid_case("muon", 1);
+  run.options.optimizer.qk_clip = 0.01;
+  const Trained one = train_alone<bf16, TypeParam>(alone(run), 6);
+  for (const int tp : tensor_sizes())
+    for (const auto partition : {ParallelOptions::Partition::optimal, ParallelOptions::Partition::groups}) {
+      TrainingCase several = grid_case("muon", tp);
+      several.options.optimizer.qk_clip = 0.01;
+      several.options.parallel.partition = partition;
+      const Trained trained = train_together<bf16, TypeParam>(several, 6);
+      EXPECT_LT(largest_difference(one, trained), 0.01) << tp;
+      EXPECT_LT(weight_difference(one, trained), 0.05) << tp;
+    }
+}
+
 // The usual mode: gradients that lie side by side are one product, and micro-batches are added in order.
 TYPED_TEST(Grids, AgreeWithoutDeterminismToo) {
   TrainingCase usual = grid_case("muon", 1);

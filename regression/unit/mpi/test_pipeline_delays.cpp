@@ -38,6 +38,34 @@ TEST(PipelineDelays, CorrectionsOfDelaysAreThoseOfRanksThatShareAStage) {
     }
 }
 
+// Scores are those of the minibatch's own forward passes, while those of later ones are under way; passes that come
+// again after a restart leave the same ones.
+TEST(PipelineDelays, ClippedScoresGiveTheBitsOfOneProcess) {
+  for (const int micro_batch : {8, 4, 2}) {
+    TrainingCase run = corrected_case(Correction::none, "muon", micro_batch);
+    const Trained free = train_in_one_process(run, 7);
+    run.options.optimizer.qk_clip = 0.01;
+    SCOPED_TRACE(fmt::format("micro-batches of {}", micro_batch));
+    const Trained one = train_in_one_process(run, 7);
+    EXPECT_FALSE(free.weights == one.weights);
+    expect_same(one, train_pipeline(world(), run, 7), "as in one process");
+    for (const int stop : {2, 4}) expect_same(one, stopped_and_resumed(run, stop, 7), "stopped and resumed");
+  }
+}
+
+// Without delays the clip is that of a synchronous pipeline.
+TEST(PipelineDelays, ClippedScoresOfDrainedPipelinesAreThoseOfSynchronousOnes) {
+  TrainingCase run = corrected_case(Correction::none, "muon", 4);
+  run.options.optimizer.qk_clip = 0.01;
+  run.options.parallel.drain_every = 1;
+  const Trained drained = train_in_one_process(run, 5);
+  run.options.parallel.drain_every = 0;
+  run.options.parallel.schedule = Kind::one_f_one_b;
+  const Trained plain = train_in_one_process(run, 5);
+  EXPECT_EQ(drained.loss, plain.loss);
+  EXPECT_TRUE(drained.weights == plain.weights);
+}
+
 // PipeMare's warm-up is a synchronous pipeline, and its drains are those of drain_every = 1.
 TEST(PipelineDelays, PipeMareWarmsUpSynchronously) {
   TrainingCase run = corrected_case(Correction::pipemare, "adamw", 4);

@@ -200,19 +200,23 @@ TEST(PlannedBytes, OfEveryTpUpdate) {
       run.options.parallel.tp_update = update;
       largest.add(compare(run, fmt::format("tp_update {}", static_cast<int>(update))));
     }
+  for (const char* kind : {"normuon", "adamuon"}) {
+    TrainingCase run = grid_case(kind, 2);
+    run.options.parallel.tp_update = TpUpdate::distributed;
+    largest.add(compare(run, fmt::format("{} in shards", kind)));
+  }
 }
 
 // Shares of whole matrices, blocks and divided ones, and what sums over their groups take.
 TEST(PlannedBytes, OfShares) {
   Largest largest;
-  for (const std::string kind : {"muon", "normuon", "soap", "shampoo", "galore"})
+  for (const std::string kind : {"muon", "normuon", "adamuon", "soap", "shampoo", "galore"})
     for (const int tp : {1, 2}) {
       if (world().size() % tp != 0) continue;
       TrainingCase run = grid_case(kind, tp);
       run.options.parallel.partition = ParallelOptions::Partition::groups;
       run.options.metrics.updates_every = kind == "muon" ? 2 : 0;
       if (kind == "soap" || kind == "shampoo") run.options.optimizer.matrix->set("max_dim", 48);
-      run.options.optimizer.per_head = kind == "normuon";
       largest.add(compare(run, fmt::format("{} in shares, tp {}", kind, tp)));
     }
 }

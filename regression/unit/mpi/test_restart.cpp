@@ -178,29 +178,31 @@ TYPED_TEST(Restart, CopiesAreWrittenOnce) {
   }
 }
 
-// Momentum that lies in shards is that of the whole matrices: written in shards, read whole, and the other way round.
+// State that lies in shards is that of the whole matrices: written in shards, read whole, and the other way round.
 // With 1 x 4, two ranks hold the same key and value heads, and one of them writes.
 TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
-  const SharedFolder folder;
-  const RestartGrid first{1, 4, true};
-  {
-    const TrainingCase run = restart_case("muon", first);
-    TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
-    session.initialise(5);
-    Trained ignored;
-    train_steps(session, run.options, 0, 5, ignored);
-    save(session, world(), first, folder.run("first"));
-  }
-  int number = 0;
-  std::string last = folder.run("first");
-  for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2, true}, RestartGrid{2, 2}, RestartGrid{1, 2, true},
-                                 RestartGrid{1, 4, true}}) {
-    const std::string next = folder.run(std::to_string(++number));
-    pass_through<TypeParam>("muon", grid, last, next);
-    if (world().rank() == 0) {
-      EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << "passage " << number;
+  for (const char* kind : {"muon", "normuon", "adamuon"}) {
+    const SharedFolder folder;
+    const RestartGrid first{1, 4, true};
+    {
+      const TrainingCase run = restart_case(kind, first);
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+      session.initialise(5);
+      Trained ignored;
+      train_steps(session, run.options, 0, 5, ignored);
+      save(session, world(), first, folder.run("first"));
     }
-    last = next;
+    int number = 0;
+    std::string last = folder.run("first");
+    for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2, true}, RestartGrid{2, 2},
+                                   RestartGrid{1, 2, true}, RestartGrid{1, 4, true}}) {
+      const std::string next = folder.run(std::to_string(++number));
+      pass_through<TypeParam>(kind, grid, last, next);
+      if (world().rank() == 0) {
+        EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << kind << ", passage " << number;
+      }
+      last = next;
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// Muon with matrices that stay in shards (tp_update = "distributed") against whole matrices at their homes.
+// Muon, NorMuon and AdaMuon with matrices that stay in shards (tp_update = "distributed") against whole matrices at
+// their homes.
 #include "core/optimizer/methods/sharded_muon.hpp"
 
 #include <gtest/gtest.h>
@@ -20,24 +21,34 @@ struct Grid {
 };
 
 // Heads of all ranks their own, shared by some, and held by all of them; learned positions as a matrix that is not cut;
-// shards owned once or by every data-parallel rank.
-std::vector<Grid> grids() {
+// shards owned once or by every data-parallel rank. Of NorMuon, matrices that are cut along the lines that have means,
+// and across.
+std::vector<Grid> grids(const std::string& kind = "muon") {
   std::vector<Grid> all;
   for (const int tp : tensor_sizes()) {
     if (tp == 1) continue;
-    all.push_back({"llama", grid_case("muon", tp)});
-    all.push_back({"replicated", grid_case("muon", tp)});
+    all.push_back({"llama", grid_case(kind, tp)});
+    all.push_back({"replicated", grid_case(kind, tp)});
     all.back().run.options.parallel.partition = ParallelOptions::Partition::replicated;
-    all.push_back({"one head", grid_case("muon", tp, Family::qwen3)});
+    all.push_back({"one head", grid_case(kind, tp, Family::qwen3)});
     if (tp == 6) {
-      all.push_back({"heads of three", grid_case("muon", tp, Family::qwen3)});
+      all.push_back({"heads of three", grid_case(kind, tp, Family::qwen3)});
       all.back().run.options.model.num_key_value_heads = 2;
     }
-    all.push_back({"positions", grid_case("muon", tp, Family::gpt)});
-    all.back().run.options.optimizer.group.push_back({.match = "*embed_positions*", .kind = "muon"});
+    all.push_back({"positions", grid_case(kind, tp, Family::gpt)});
+    all.back().run.options.optimizer.group.push_back({.match = "*embed_positions*", .kind = kind});
   }
   return all;
 }
+
+// One update, and thirty of them: the differences of updates, losses and weights that are allowed.
+struct ShardedKind {
+  const char* kind;
+  double update, loss, weights;
+};
+constexpr ShardedKind sharded_kinds[] = {{"muon", 200 * 0x1p-24, 4e-6, 6e-5},
+                                         {"normuon", 200 * 0x1p-24, 4e-6, 6e-5},
+                                         {"adamuon", 200 * 0x1p-24, 4e-6, 6e-5}};
 
 TrainingCase distributed(TrainingCase run) {
   run.options.parallel.tp_update = TpUpdate::distributed;
@@ -45,7 +56,8 @@ TrainingCase distributed(TrainingCase run) {
 }
 
 std::string name_of(const Grid& grid) {
-  return fmt::format("{}, {} x {}", grid.name, grid.run.options.parallel.dp, grid.run.options.parallel.tp);
+  return fmt::format("{} {}, {} x {}", grid.run.options.optimizer.kind, grid.name, grid.run.options.parallel.dp,
+                     grid.run.options.parallel.tp);
 }
 
 // |a - b| / |b - start|, all weights.
@@ -66,26 +78,29 @@ TYPED_TEST_SUITE(ShardedMuon, reference::RunSpaces, reference::SpaceNames);
 // The gradients are the same bits. An update is seen as a difference of weights, which are some 25 times as large as it
 // and rounded: 25 eps at least. Newton-Schulz adds about as much; four times their sum is allowed.
 TYPED_TEST(ShardedMuon, OneUpdateIsThatOfWholeMatrices) {
-  for (const Grid& grid : grids()) {
-    const Trained home = train_together<float, TypeParam>(grid.run, 1),
-                  shards = train_together<float, TypeParam>(distributed(grid.run), 1),
-                  start = train_together<float, TypeParam>(grid.run, 0);
-    EXPECT_EQ(home.loss, shards.loss) << name_of(grid);
-    EXPECT_EQ(home.norm, shards.norm) << name_of(grid);
-    EXPECT_LT(update_difference(shards, home, start), 200 * 0x1p-24) << name_of(grid);
-    EXPECT_NE(shards.weights, home.weights) << name_of(grid);
-  }
+  for (const ShardedKind& allowed : sharded_kinds)
+    for (const Grid& grid : grids(allowed.kind)) {
+      const Trained home = train_together<float, TypeParam>(grid.run, 1),
+                    shards = train_together<float, TypeParam>(distributed(grid.run), 1),
+                    start = train_together<float, TypeParam>(grid.run, 0);
+      EXPECT_EQ(home.loss, shards.loss) << name_of(grid);
+      EXPECT_EQ(home.norm, shards.norm) << name_of(grid);
+      EXPECT_LT(update_difference(shards, home, start), allowed.update) << name_of(grid);
+      EXPECT_NE(shards.weights, home.weights) << name_of(grid);
+    }
 }
 
 // What later updates make of that; ten times what was seen.
 TYPED_TEST(ShardedMuon, ThirtyUpdatesStayTogether) {
-  for (const Grid& grid : grids()) {
-    const Trained home = train_together<float, TypeParam>(grid.run, 30),
-                  shards = train_together<float, TypeParam>(distributed(grid.run), 30);
-    EXPECT_LT(shards.loss.back(), 0.9 * shards.loss.front()) << name_of(grid);
-    EXPECT_LT(largest_difference(shards, home), 4e-6) << name_of(grid);
-    EXPECT_LT(weight_difference(shards, home), 6e-5) << name_of(grid);
-  }
+  for (const ShardedKind& allowed : sharded_kinds)
+    for (const Grid& grid : grids(allowed.kind)) {
+      if (allowed.kind != std::string("muon") && grid.name != std::string("llama")) continue;
+      const Trained home = train_together<float, TypeParam>(grid.run, 30),
+                    shards = train_together<float, TypeParam>(distributed(grid.run), 30);
+      EXPECT_LT(shards.loss.back(), 0.9 * shards.loss.front()) << name_of(grid);
+      EXPECT_LT(largest_difference(shards, home), allowed.loss) << name_of(grid);
+      EXPECT_LT(weight_difference(shards, home), allowed.weights) << name_of(grid);
+    }
 }
 
 // Rounding to 8 bits in other places: a few percent of each update, of random sign.
@@ -115,18 +130,19 @@ void expect_one_value_each(TypedExecutor<Exec, T>& run, const std::string& what)
 }
 
 TYPED_TEST(ShardedMuon, RanksWithTheSameShardHaveTheSameBits) {
-  for (const Grid& grid : grids()) {
-    const TrainingCase run = distributed(grid.run);
-    TypedExecutor<TypeParam, float> single(TypeParam(), make_plan({run.options, world().size()}), world());
-    TypedExecutor<TypeParam, bf16> rounded(TypeParam(), make_plan({run.options, world().size()}), world());
-    single.initialise(5);
-    rounded.initialise(5);
-    Trained unused;
-    train_steps(single, run.options, 0, 4, unused);
-    train_steps(rounded, run.options, 0, 4, unused);
-    expect_one_value_each(single, name_of(grid));
-    expect_one_value_each(rounded, name_of(grid));
-  }
+  for (const ShardedKind& sharded : sharded_kinds)
+    for (const Grid& grid : grids(sharded.kind)) {
+      const TrainingCase run = distributed(grid.run);
+      TypedExecutor<TypeParam, float> single(TypeParam(), make_plan({run.options, world().size()}), world());
+      TypedExecutor<TypeParam, bf16> rounded(TypeParam(), make_plan({run.options, world().size()}), world());
+      single.initialise(5);
+      rounded.initialise(5);
+      Trained unused;
+      train_steps(single, run.options, 0, 4, unused);
+      train_steps(rounded, run.options, 0, 4, unused);
+      expect_one_value_each(single, name_of(grid));
+      expect_one_value_each(rounded, name_of(grid));
+    }
 }
 
 // Values of the fields that are saved, put together over all ranks, by path.
@@ -171,6 +187,34 @@ std::vector<std::string> state_paths(const Options& options) {
   return paths;
 }
 
+// Second moments are there once, with the values of whole matrices but for rounding: squares of a direction that has
+// some 1e-5 of rounding.
+TYPED_TEST(ShardedMuon, SecondMomentsAreThoseOfWholeMatrices) {
+  for (const char* kind : {"normuon", "adamuon"})
+    for (const Grid& grid : grids(kind)) {
+      std::vector<std::string> paths;
+      for (const TensorSpec& spec : tensor_specs(grid.run.options.model))
+        if (is_matrix_optimized(spec, grid.run.options.optimizer))
+          paths.push_back("/optimizer/" + spec.name + "/second_moment");
+      std::map<std::string, std::vector<double>> states[2];
+      for (const bool sharded : {false, true}) {
+        const Options options = sharded ? distributed(grid.run).options : grid.run.options;
+        TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({options, world().size()}), world());
+        session.initialise(5);
+        Trained unused;
+        train_steps(session, options, 0, 1, unused);
+        states[sharded] = whole_fields<TypeParam>(paths, session.optimizer_fields());
+      }
+      for (const std::string& path : paths) {
+        const std::vector<double>&want = states[0].at(path), &got = states[1].at(path);
+        ASSERT_EQ(got.size(), want.size()) << path;
+        const double most = *std::max_element(want.begin(), want.end());
+        EXPECT_GT(most, 0) << path;
+        for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-4 * most) << path << " " << i;
+      }
+    }
+}
+
 // The momentum after one update is a multiple of the gradient: the same bits, under the same names.
 TYPED_TEST(ShardedMuon, StateIsThatOfWholeMatrices) {
   for (const Grid& grid : grids())
@@ -213,8 +257,12 @@ TYPED_TEST(ShardedMuon, HeadsByThemselvesAreOrdinaryMatrices) {
   EXPECT_EQ(seen, 6u);
 }
 
+// NorMuon and AdaMuon sum their moments in addition.
 TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
-  for (const Grid& grid : grids()) {
+  std::vector<Grid> all = grids();
+  for (const char* kind : {"normuon", "adamuon"})
+    for (Grid& grid : grids(kind)) all.push_back(std::move(grid));
+  for (const Grid& grid : all) {
     TrainingCase run = distributed(grid.run);
     run.options.optimizer.matrix->set("ns_steps", 3);
     TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
@@ -227,7 +275,7 @@ TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
     session.run().update(2, 1.0, {});
     session.finish_gather();
     const std::int64_t sums = session.take_group_count().reductions;
-    EXPECT_EQ(sums, 4 * matrices) << name_of(grid);
+    EXPECT_EQ(sums, (run.options.optimizer.kind == "muon" ? 4 : 5) * matrices) << name_of(grid);
     EXPECT_EQ(sums, session.exchanges_per_step().sums) << name_of(grid);
     double most = double(sums);
     world().all_reduce(&most, 1, Reduction::max);
@@ -286,10 +334,12 @@ TYPED_TEST(ShardedMuon, FollowsAMomentumSchedule) {
 TYPED_TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
   const auto together = tensor_ranks<TypeParam>();
   TensorGroup<TypeParam> group(*together);
-  OptimizerOptions options = training_case("muon").options.optimizer;
-  options.weight_decay = 0.1;
   const int ranks = world().size(), rank = world().rank();
-  for (const CutSide cut : {CutSide::rows, CutSide::cols}) {
+  for (const auto& [kind, cut] : {std::pair("muon", CutSide::rows), std::pair("muon", CutSide::cols),
+                                  std::pair("normuon", CutSide::rows), std::pair("normuon", CutSide::cols),
+                                  std::pair("adamuon", CutSide::rows), std::pair("adamuon", CutSide::cols)}) {
+    OptimizerOptions options = training_case(kind).options.optimizer;
+    options.weight_decay = 0.1;
     TensorSpec spec;
     spec.name = "model.layers.0.mlp.down_proj.weight";
     spec.rows = 21;
@@ -305,7 +355,9 @@ TYPED_TEST(ShardedMuon, ZeroGradientsOnlyDecay) {
     const double want = static_cast<float>(1 - 0.5 * options.lr * 0.1) * 2.0f;
     EXPECT_EQ(host_values<TypeParam>(master.data(), 21 * (end - begin)),
               std::vector<double>(21 * static_cast<std::size_t>(end - begin), want));
-    EXPECT_EQ(muon.state_bytes(), 4 * n);
+    std::size_t moments = kind == std::string("adamuon") ? n : 0;
+    if (kind == std::string("normuon")) moments = cut == CutSide::rows ? n / 21 : 21;  // rows, as it is square
+    EXPECT_EQ(muon.state_bytes(), 4 * (n + moments)) << kind;
   }
 }
 

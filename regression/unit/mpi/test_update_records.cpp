@@ -134,5 +134,72 @@ TEST(UpdateRecordsOn, AsynchronousStages) {
   }
 }
 
+// metrics.tensors_every: the diagnostics of an update after two others, by tensor, as far as this rank tells them.
+std::map<std::string, UpdateDiagnostics::Tensor> diagnosed(Communicator& ranks, const TrainingCase& run) {
+  const Plan plan = make_plan({run.options, ranks.size()});
+  TypedExecutor<Host, float> session(Host(), plan, ranks);
+  session.initialise(5);
+  Trained result;
+  train_steps(session, run.options, 0, 2, result);
+  const auto diagnostics = StagesOf<Host, float>().make_diagnostics(session.runs(), plan);
+  SampleBatches batches(run.options, session.share(), 2);
+  for (int t = 3; t <= 4; ++t) {  // the second time from the vectors that the first one left
+    session.backward(t, 1, batches);
+    diagnostics->before_update();
+    session.update();
+    session.exchange();
+    if (t == 3) diagnostics->after_update();
+  }
+  std::map<std::string, UpdateDiagnostics::Tensor> all;
+  for (UpdateDiagnostics::Tensor& tensor : diagnostics->after_update()) all[tensor.name] = tensor;
+  session.finish_gather();
+  return all;
+}
+
+void expect_diagnosed(const TrainingCase& run, const std::string& what) {
+  const auto lone = make_lone_communicator();
+  const auto one = diagnosed(*lone, alone(run)), some = diagnosed(world(), run);
+  EXPECT_EQ(one.size(), tensor_specs(run.options.model).size()) << what;
+  auto told = static_cast<double>(some.size());
+  world().all_reduce(&told, 1, Reduction::sum);
+  EXPECT_EQ(told, static_cast<double>(one.size())) << what << ": each tensor is told of once";
+  for (const auto& [name, tensor] : some) {
+    ASSERT_TRUE(one.contains(name)) << what << ": " << name;
+    EXPECT_LT(relative(tensor.weight_rms, one.at(name).weight_rms), 1e-5) << what << ": " << name;
+    EXPECT_LT(relative(tensor.update_rms, one.at(name).update_rms), 1e-4) << what << ": " << name;
+    EXPECT_LT(relative(tensor.spectral_norm, one.at(name).spectral_norm), 1e-4) << what << ": " << name;
+  }
+}
+
+// Whole matrices of owners and homes, shards, shares, copies that count once, rows of AdamW's tensors.
+TEST(UpdateRecordsOn, DiagnosticsAreThoseOfOneRank) {
+  using Partition = ParallelOptions::Partition;
+  for (const int tp : {1, 2})
+    for (const auto& [kind, partition] :
+         {std::pair("muon", Partition::replicated), std::pair("normuon", Partition::groups),
+          std::pair("adamw", Partition::optimal)}) {
+      TrainingCase run = grid_case(kind, tp);
+      run.options.parallel.partition = partition;
+      expect_diagnosed(run, fmt::format("{}, partition {}, tp {}", kind, static_cast<int>(partition), tp));
+    }
+  for (const TpUpdate update : {TpUpdate::home, TpUpdate::duplicated, TpUpdate::distributed})
+    for (const Family family : {Family::qwen3, Family::gpt}) {
+      TrainingCase run = grid_case("muon", 2, family);
+      run.options.parallel.tp_update = update;
+      expect_diagnosed(run, fmt::format("tp_update {}, family {}", static_cast<int>(update), static_cast<int>(family)));
+    }
+}
+
+TEST(UpdateRecordsOn, DiagnosticsOfPipelinesAreThoseOfOneRank) {
+  TrainingCase run = grid_case("muon", 1);
+  run.options.model.num_hidden_layers = 4;
+  run.options.model.tie_word_embeddings = false;
+  run.options.train.global_batch = 4;
+  run.options.parallel.dp = world().size() / 2;
+  run.options.parallel.pp = 2;
+  run.options.train.micro_batch = 1;
+  expect_diagnosed(run, "pipeline");
+}
+
 }  // namespace
 }  // namespace sestina

@@ -115,7 +115,9 @@ class NotedStages final : public StageMaker {
     return stages;
   }
   std::unique_ptr<FreshGradients> make_fresh_gradients(const PipelineStages&) const override { return nullptr; }
-  std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&) const override { return nullptr; }
+  std::unique_ptr<UpdateDiagnostics> make_diagnostics(const PipelineStages&, const Plan&) const override {
+    return nullptr;
+  }
   std::unique_ptr<BitAudit> make_audit(const PipelineStages&) const override { return nullptr; }
   Calls take() const { return std::exchange(calls, {}); }
   mutable Calls calls;

@@ -84,7 +84,7 @@ void expect_shares(const Plan& plan) {
 }
 
 TEST(MatrixGroups, EveryElementHasOneRank) {
-  for (const char* kind : {"muon", "normuon", "soap", "kl-soap", "shampoo", "galore"})
+  for (const char* kind : {"muon", "normuon", "adamuon", "soap", "kl-soap", "shampoo", "galore"})
     for (const auto& [dp, tp] : {std::array{1, 2}, {3, 1}, {4, 2}, {50, 1}, {2, 4}, {1, 8}, {6, 1}}) {
       SCOPED_TRACE(testing::Message() << kind << ", " << dp << " x " << tp);
       const Plan plan = grouped_plan(small_model(), kind, dp, tp);
@@ -138,6 +138,9 @@ TEST(MatrixGroups, LargeMachinesAreBalanced) {
                                  {"qwen3-32b", "muon", 128, 16, 1.05},
                                  {"qwen3-1.7b", "muon", 512, 1, 1.05},
                                  {"qwen3-1.7b", "muon", 256, 8, 1.05},
+                                 {"qwen3-32b", "normuon", 64, 8, 1.05},
+                                 {"qwen3-32b", "adamuon", 128, 16, 1.05},
+                                 {"qwen3-1.7b", "normuon", 512, 1, 1.05},
                                  {"qwen3-32b", "shampoo", 64, 8, 1.1},
                                  {"qwen3-32b", "shampoo", 128, 16, 1.1},
                                  {"qwen3-1.7b", "shampoo", 512, 1, 1.1, 512},

@@ -85,7 +85,7 @@ TEST(PlanCost, EveryKindSaysWhatItExecutes) {
     EXPECT_EQ(kind.work(default_options(kind), 48, 32).refresh > 0, kind.refresh_every > 0 && kind.name != "apollo")
         << kind.name;
   }
-  EXPECT_EQ(shardable_kinds(), std::vector<std::string>{"muon"});
+  EXPECT_EQ(shardable_kinds(), (std::vector<std::string>{"muon", "normuon", "adamuon"}));
 }
 
 TEST(PlanPartition, BucketsCloseWhenFullOrAtBlocks) {
