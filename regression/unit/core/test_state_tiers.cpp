@@ -125,7 +125,7 @@ void expect_same_bits(OptimizerOptions options, int updates) {
   EXPECT_TRUE(read_fields(plain.optimizer->state()) == read_fields(paged.optimizer->state())) << rule;
   paged.pager->wait_idle();
   EXPECT_LE(paged.pager->counts().largest, budget) << rule;
-  EXPECT_GT(paged.store->moved.bytes_read, static_cast<std::size_t>(updates) * planned.places / 5) << rule;
+  EXPECT_GT(paged.store->moved.bytes_read, static_cast<std::size_t>(updates) * planned.state / 4) << rule;
   EXPECT_EQ(paged.store->lost, 0) << rule;
   for (const std::string& name : paged.store->names) EXPECT_EQ(name.find("norm"), std::string::npos) << name;
 }
