@@ -48,7 +48,7 @@ inline void transpose(Bits8 (&x)[8]) {
 enum class Kind { floats, widened, bf16 };
 
 template <Kind kind>
-struct Block {
+struct PackedBlock {
   static constexpr int depth = kind == Kind::bf16 ? 16 : 8;           // elements of k
   static constexpr std::int64_t size = kind == Kind::floats ? 4 : 2;  // bytes of an element of the operand
 
@@ -80,7 +80,7 @@ std::byte* place(std::byte* panel, int width, int line, std::int64_t p, int i) {
 template <Kind kind, Packing packing>
 void pack_lines(const Lines& x, int step, std::int64_t line, std::int64_t first, std::int64_t k, int width, int at,
                 std::byte* panel) {
-  using B = Block<kind>;
+  using B = PackedBlock<kind>;
   constexpr bool by_line = packing == Packing::rows;
   const std::int64_t along = x.along_k ? 1 : x.leading, across = x.along_k ? x.leading : 1,
                      filled = (k + step - 1) / step * step;

@@ -19,7 +19,7 @@ struct Lines {
 // Elements of k, and lines, that are packed at a time.
 inline constexpr int packed_lines = 8;
 // Bytes of one element in a panel.
-constexpr std::int64_t packed_bytes(Packing packing) { return packing == Packing::wide ? 4 : 2; }
+constexpr std::int64_t size_of(Packing packing) { return packing == Packing::wide ? 4 : 2; }
 
 // Packs `width` lines from `line` on, `k` elements from `first` on, into a panel; width is a multiple of packed_lines.
 // Lines that the operand does not have are zero, and so are elements between k and the next multiple of `step`.

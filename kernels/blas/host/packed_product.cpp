@@ -83,8 +83,8 @@ struct Work {
   const Product& product;
   const Operands& x;
 
-  std::int64_t bytes_a(std::int64_t k) const { return k * kernel.rows * packed_bytes(kernel.a); }  // of a panel
-  std::int64_t bytes_b(std::int64_t k) const { return k * kernel.cols * packed_bytes(kernel.b); }
+  std::int64_t bytes_a(std::int64_t k) const { return k * kernel.rows * size_of(kernel.a); }  // of a panel
+  std::int64_t bytes_b(std::int64_t k) const { return k * kernel.cols * size_of(kernel.b); }
 
   // Returns whether the kernel reads a panel of A where it lies: whole rows of whole steps. Rows that are multiples of
   // 4 kB apart share a place in the first-level cache, and are packed.

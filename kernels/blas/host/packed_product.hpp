@@ -27,8 +27,8 @@ class PackedPanels {
   std::int64_t bytes_ = 0;
 };
 
-// Keeps the packed blocks (at most some 10 MB for up to eight threads), so that a product no larger than one seen before
-// allocates nothing. Not thread-safe; runs on as many threads as OpenMP gives the caller.
+// Keeps the packed blocks (at most some 10 MB for up to eight threads), so that a product no larger than one seen
+// before allocates nothing. Not thread-safe; runs on as many threads as OpenMP gives the caller.
 class PackedProducts {
  public:
   explicit PackedProducts(VectorLevel max = VectorLevel::amx) : wide_(wide_kernel(max)), bf16_(bf16_kernel(max)) {}

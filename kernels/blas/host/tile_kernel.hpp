@@ -1,6 +1,6 @@
 // One tile of a product out of packed panels: the inner loop of packed_product.hpp. It is compiled once for each
 // kind of vectors: for the processor that the build is for in tile_kernel_host.cpp, for others of x86-64 in the twins
-// whose names end in _avx2, _avx512, _avx512bf16 and _amx, which run only where the processor has what they need.
+// whose names end in _avx2, _avx512 and _amx, which run only where the processor has what they need.
 #pragma once
 #include <cstddef>
 #include <cstdint>
