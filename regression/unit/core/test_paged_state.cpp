@@ -2,6 +2,7 @@
 // on workers, whatever the streams; and only what is in use has memory.
 #include <random>
 
+#include "core/optimizer/base/paged_bytes.hpp"
 #include "core/optimizer/matrix_set.hpp"
 #include "regression/unit/core/paging_rig.hpp"
 #include "regression/unit/linear_algebra.hpp"
