@@ -174,7 +174,7 @@ TEST(DeviceStore, ADiskThatFailsIsLeftForTheMemoryOfTheDevice) {
   rig.pager->wait_idle();
   EXPECT_EQ(rig.wrong, 0);
   ASSERT_EQ(rig.warnings.size(), 1u);
-  EXPECT_NE(rig.warnings[0].find("stay in memory"), std::string::npos);
+  EXPECT_NE(rig.warnings[0].find("stays in memory"), std::string::npos);
   EXPECT_EQ(rig.device->mapped, 5 * device_page);
 }
 

@@ -242,7 +242,7 @@ TEST(Pager, ADiskThatCannotBeWrittenIsLeftForMemory) {
   rig.pager->wait_idle();
   EXPECT_TRUE(rig.pager->counts().abandoned);
   ASSERT_EQ(rig.store->warnings.size(), 1u);
-  EXPECT_NE(rig.store->warnings[0].find("stay in memory"), std::string::npos);
+  EXPECT_NE(rig.store->warnings[0].find("stays in memory"), std::string::npos);
   for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(rig.value(i), 50 + i);
 }
 

@@ -61,16 +61,17 @@ PlanInput replicated(std::int64_t budget) {
   return {o, 4};
 }
 
-// SOAP of (m, n): weights, momentum, factors and their copies are averaged; second moment, bases and six counters of
-// eight bytes, and two for each side, are copied.
+// SOAP of (m, n): weights, momentum, factors and their packed copies are averaged; second moment, bases and six
+// counters of eight bytes, and two for each side, are copied.
+CoherenceBytes soap_bytes(std::int64_t m, std::int64_t n, const NodeLevels& levels) {
+  const std::int64_t squares = m * m + n * n, packed = (m * (m + 1) + n * (n + 1)) / 2, counters = 4 + 2 * 2;
+  return synchronisation_bytes(4 * (2 * m * n + squares + packed), 4 * (m * n + squares) + 8 * counters, levels);
+}
+
 TEST(CoherencePlan, CountsTheStateOfEveryMatrix) {
   const CoherencePlan plan = make_plan(replicated(0)).coherence;
   CoherenceBytes all;
-  const auto add = [&](std::int64_t m, std::int64_t n) {
-    const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
-    all.add(
-        synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters, even_nodes(4, 2)));
-  };
+  const auto add = [&](std::int64_t m, std::int64_t n) { all.add(soap_bytes(m, n, even_nodes(4, 2))); };
   for (int layer = 0; layer < 2; ++layer) {
     for (int i = 0; i < 4; ++i) add(48, 48);  // q, k, v, o
     for (int i = 0; i < 2; ++i) add(80, 48);  // gate, up
@@ -91,9 +92,7 @@ TEST(CoherencePlan, CountsBlocksOfMatricesThatAreCut) {
   const auto add = [&](const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& cols) {
     for (const std::int64_t m : rows)
       for (const std::int64_t n : cols) {
-        const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
-        all.add(synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters,
-                                      even_nodes(4, 2)));
+        all.add(soap_bytes(m, n, even_nodes(4, 2)));
         ++blocks;
       }
   };
@@ -112,10 +111,6 @@ TEST(CoherencePlan, CountsBlocksOfMatricesThatAreCut) {
 // rank, on each of them. Blockwise: halves. Duplicated: whole matrices among all ranks, or those of the owner's group.
 TEST(CoherencePlan, CountsReplicasUnderTensorParallelism) {
   using TpUpdate = ParallelOptions::TpUpdate;
-  const auto soap = [](std::int64_t m, std::int64_t n, const NodeLevels& levels) {
-    const std::int64_t squares = m * m + n * n, counters = 4 + 2 * 2;
-    return synchronisation_bytes(4 * (2 * m * n + 2 * squares), 4 * (m * n + squares) + 8 * counters, levels);
-  };
   struct Expected {
     TpUpdate tp_update;
     bool replicated;
@@ -137,9 +132,9 @@ TEST(CoherencePlan, CountsReplicasUnderTensorParallelism) {
     const bool halves = expected.tp_update == TpUpdate::blockwise;
     CoherenceBytes all;
     const auto add = [&](std::int64_t m, std::int64_t n, bool rows) {
-      if (!halves) all.add(soap(m, n, expected.levels));
+      if (!halves) all.add(soap_bytes(m, n, expected.levels));
       for (int rank = 0; halves && rank < 2; ++rank)
-        all.add(rows ? soap(m / 2, n, expected.levels) : soap(m, n / 2, expected.levels));
+        all.add(rows ? soap_bytes(m / 2, n, expected.levels) : soap_bytes(m, n / 2, expected.levels));
       const std::int64_t shards = 4 * 4 * m * n / 2;  // four data-parallel ranks, four bytes
       if (expected.tp_update == TpUpdate::home) all.add({shards, expected.node_size == 1 ? shards : 0});
     };

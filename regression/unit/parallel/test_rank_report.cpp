@@ -47,7 +47,7 @@ TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
 TEST(RankReport, TellsOfTiersWhereThereAreSome) {
   Options away = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
   away.optimizer.state_tier = Tier::nvme;
-  EXPECT_EQ(planned_bytes(away, "times"), 8 * (14 + 4 * 3 + 3) * 8);
+  EXPECT_EQ(planned_bytes(away, "times"), 8 * (16 + 4 * 3 + 3) * 8);
   RankReport sent, come;
   sent.tiers = {1, 2, 3};
   std::vector<double> numbers(count_numbers(sent, {.tiers = true}));
