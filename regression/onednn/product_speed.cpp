@@ -1,6 +1,8 @@
-// GFLOP/s of products on the host by shape and type, each next to fp32, which bounds what is widened.
+// GFLOP/s of products on the host by shape and type, each next to fp32, which bounds what is widened, and next to the
+// product with fixed bits that a deterministic run takes.
 //   product_speed [threads]
-// The machine should be idle. Shapes: the linear layers of a model of width 768 on 1024 tokens, its logits, and tiles.
+// The machine should be idle. Shapes: the linear layers of models of width 768 and 256 on 1024
+// tokens, logits, and tiles.
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chrono>
@@ -58,20 +60,26 @@ int main(int argc, char** argv) {
                               {"weight gradient", T, N, 768, 768, 1024},
                               {"logits", N, T, 1024, 32000, 768},
                               {"gradient of logits", N, N, 1024, 768, 32000},
+                              {"width 256, forward", N, T, 1024, 768, 256},
+                              {"width 256, input", N, N, 1024, 256, 768},
+                              {"width 256, weight", T, N, 256, 256, 1024},
                               {"tile", N, T, 256, 256, 1024},
                               {"tile, transposed", T, N, 256, 256, 1024},
                               {"small", N, T, 128, 64, 64},
                               {"few rows", N, T, 8, 2048, 2048}};
-  Gemm<Host> gemm{Host()};
-  std::printf("%s; %s; %d threads\n%-20s %18s %10s %10s %10s\n", instruction_set().c_str(),
+  Gemm<Host> gemm{Host()}, fixed{Host(), true};
+  std::printf("%s; %s; %d threads\n%-20s %18s %10s %10s %10s %12s %12s\n", instruction_set().c_str(),
               std::string(to_text(bf16_way())).c_str(), threads_of(Host()), "GFLOP/s", "m x n x k", "fp32", "bf16",
-              "ratio");
+              "ratio", "fixed fp32", "fixed bf16");
   for (const Shape& s : shapes) {
     const bool gradient = s.op_a == T;
-    const double wide = gflops<float, float>(gemm, s),
-                 narrow = gradient ? gflops<bf16, float>(gemm, s) : gflops<bf16, bf16>(gemm, s);
-    std::printf("%-20s %18s %10.1f %10.1f %10.2f\n", s.name,
+    const auto narrow_of = [&](Gemm<Host>& products) {
+      return gradient ? gflops<bf16, float>(products, s) : gflops<bf16, bf16>(products, s);
+    };
+    const double wide = gflops<float, float>(gemm, s), narrow = narrow_of(gemm),
+                 fixed_wide = gflops<float, float>(fixed, s), fixed_narrow = narrow_of(fixed);
+    std::printf("%-20s %18s %10.1f %10.1f %10.2f %12.1f %12.1f\n", s.name,
                 (std::to_string(s.m) + " x " + std::to_string(s.n) + " x " + std::to_string(s.k)).c_str(), wide, narrow,
-                narrow / wide);
+                narrow / wide, fixed_wide, fixed_narrow);
   }
 }

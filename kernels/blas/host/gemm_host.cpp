@@ -182,8 +182,7 @@ struct Gemm<Exec>::State {
     Product part = p;
     part.m = piece.rows;
     part.n = piece.cols;
-    const Operands operands = tile_operands(p, x, piece.row, piece.col);
-    if (!lane.run_packed(part, operands)) lane.run(part, operands);
+    lane.run(part, tile_operands(p, x, piece.row, piece.col));
   }
 
   static void run_tile(host::Library& lane, const Product& p, const Operands& x, const Tiles& tiles,

@@ -16,7 +16,7 @@ struct Lines {
   std::int64_t count;
 };
 
-// Elements of k, and lines, that are packed at a time.
+// Lines that are packed at a time.
 inline constexpr int packed_lines = 8;
 // Bytes of one element in a panel.
 constexpr std::int64_t size_of(Packing packing) { return packing == Packing::wide ? 4 : 2; }
