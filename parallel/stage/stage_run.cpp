@@ -94,7 +94,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::begin_embedding_gradient(std::int64_t micro) {
   if (!sends_head()) return;
   exchanges_.free_place(0);  // that of the embedding
-  stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), in_update(micro));
+  stage_.begin_embedding_gradient(tie_->gradients.receive(exec_, micro), again_ ? 0 : in_update(micro));
 }
 
 // Returns the weights that the backward pass multiplies by, and makes the slot ready for it.
