@@ -68,7 +68,7 @@ struct MatrixRig {
     const std::size_t m = master.extent(0), n = master.extent(1);
     optimizer->step(
         stream, {++calls, lr, weight_decay, gradient_scale},
-        {"w", Matrix<const float, Serial>(gradient.data(), m, n), Matrix<float, Serial>(master.data(), m, n), {}});
+        {"w", Matrix<const float, Space>(gradient.data(), m, n), Matrix<float, Space>(master.data(), m, n), {}});
     return values_of(master);
   }
   Array master_values() { return values_of(master); }
