@@ -141,10 +141,11 @@ void run_item(const Work& work, const Block& block, const Pass& pass, std::int64
 // Called by every thread of a team: packs what the pass needs, then multiplies it. The ends of its loops are the
 // barriers.
 void run_pass(const Work& work, const Block& block, const Pass& pass) {
-  const auto& [kernel, p, x] = work;
+  const TileKernel& kernel = work.kernel;  // clang captures no structured binding for a team
+  const Product& p = work.product;
   const bool is_float = p.types == GemmTypes::f32;
-  const Lines a{static_cast<const std::byte*>(x.a), is_float, p.lda, p.op_a == Op::none, p.m};
-  const Lines b{static_cast<const std::byte*>(x.b), is_float, p.ldb, p.op_b == Op::transpose, p.n};
+  const Lines a{static_cast<const std::byte*>(work.x.a), is_float, p.lda, p.op_a == Op::none, p.m};
+  const Lines b{static_cast<const std::byte*>(work.x.b), is_float, p.ldb, p.op_b == Op::transpose, p.n};
   const std::int64_t panels_a = pieces(block.rows, kernel.rows), panels_b = pieces(block.cols, kernel.cols),
                      items = pieces(block.rows, item_rows);
 #pragma omp for schedule(static) nowait
