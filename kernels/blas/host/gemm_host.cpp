@@ -48,9 +48,7 @@ Tiles tiles_of(const Product& p) {
 // 2048, 128 in fp32; square tiles of 64 to 256 take a tenth longer. Strips are cut into pieces of so many rows, for the
 // threads. The size of the matrix alone decides, so that the bits do not depend on the threads.
 constexpr std::int64_t strip_rows = 768, one_strip = 128;
-constexpr std::int64_t strip_cols(GemmTypes types) {
-  return types == GemmTypes::bf16 || types == GemmTypes::bf16_to_f32 ? 96 : 128;
-}
+constexpr std::int64_t strip_cols(GemmTypes types) { return host::reads_bf16(types) ? 96 : 128; }
 
 struct Piece {
   std::int64_t row, col, rows, cols;

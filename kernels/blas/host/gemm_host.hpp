@@ -11,6 +11,7 @@
 namespace sestina::host {
 
 enum class GemmTypes : std::uint8_t { f32, f64, bf16, bf16_to_f32 };  // types of A and B, and of C
+constexpr bool reads_bf16(GemmTypes types) { return types == GemmTypes::bf16 || types == GemmTypes::bf16_to_f32; }
 
 // C (m, n) = alpha * op_a(A) op_b(B) + beta * C (C is not read when beta is 0); row-major with leading dimensions; k is
 // the length of the sums. m, n, k > 0.

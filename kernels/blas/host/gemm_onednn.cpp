@@ -258,8 +258,7 @@ void Library::run(const Product& p, const Operands& x) {
 }
 
 bool Library::run_packed(const Product& p, const Operands& x) {
-  const bool is_bf16 = p.types == GemmTypes::bf16 || p.types == GemmTypes::bf16_to_f32;
-  if (!is_bf16 || bf16_way() == Bf16Way::emulated) return false;
+  if (!reads_bf16(p.types) || bf16_way() == Bf16Way::emulated) return false;
   state_->packed.run(p, x);
   return true;
 }

@@ -42,7 +42,7 @@ void Library::run(const Product& p, const Operands& x) {
 }
 
 bool Library::run_packed(const Product& p, const Operands& x) {
-  if (p.types != GemmTypes::bf16 && p.types != GemmTypes::bf16_to_f32) return false;
+  if (!reads_bf16(p.types)) return false;
   state_->packed.run(p, x);
   return true;
 }

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/blas/host/tile_config_amx.hpp"
 #include "kernels/blas/host/tile_kernel.hpp"
 
 namespace sestina::host {
@@ -20,15 +21,6 @@ bool has_tiles() {
   constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return ::syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
-
-// All eight tiles have 16 rows of 64 bytes. The configuration is static, since compilers know no more of the
-// instruction than that it reads the first eight bytes.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-constexpr TileConfig tile_config;
 
 void begin() { _tile_loadconfig(&tile_config); }
 void end() { _tile_release(); }

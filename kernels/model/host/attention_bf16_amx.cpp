@@ -1,4 +1,5 @@
 // This file is compiled for AMX, and therefore includes nothing whose functions others may share.
+#include "kernels/blas/host/tile_config_amx.hpp"
 #include "kernels/model/host/attention_backward_avx512.hpp"
 #include "kernels/model/host/attention_forward_avx512.hpp"
 
@@ -7,19 +8,10 @@ namespace {
 
 using namespace attention_bf16;
 
-// Palette 1: for each of eight tiles the bytes of a row and the number of rows. It is static, since compilers know no
-// more of the instruction than that it reads the first eight bytes.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-constexpr TileShapes tile_shapes;
-
 // Products of panels by tiles of 16 x 16 sums, two by two. One of these lives while its thread uses tiles.
 class Tiles {
  public:
-  Tiles() { _tile_loadconfig(&tile_shapes); }
+  Tiles() { _tile_loadconfig(&tile_config); }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
