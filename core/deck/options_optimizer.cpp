@@ -135,10 +135,12 @@ void check_drift(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
   if (!reason.empty()) deck.error(every, "conflicts with " + reason, "an integer >= 1");
 }
 
-// Reads [optimizer.refresh] for an optimizer that has nothing to refresh: only moments may need its store.
-RefreshOptions read_store_alone(Deck& deck, const std::string& kind) {
+// Reads [optimizer.refresh] for an optimizer that has nothing to refresh: only moments may need its store. Where they
+// stay on the device it is read if it is there, as a resume may say; never else, so that a resolved deck, which states
+// every key, resolves to itself.
+RefreshOptions read_store_alone(Deck& deck, const std::string& kind, Tier state_tier) {
   RefreshOptions refresh;
-  if (deck.has(state_tier_key))
+  if (state_tier != Tier::device || (deck.has(state_tier_key) && deck.has_table("optimizer.refresh")))
     read_store(deck, refresh);
   else
     refuse(deck, "optimizer.refresh", "kind = \"" + kind + "\" has no preconditioner to refresh",
@@ -147,7 +149,7 @@ RefreshOptions read_store_alone(Deck& deck, const std::string& kind) {
 }
 
 RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix) {
-  if (kind.refresh_every == 0) return read_store_alone(deck, kind.name);
+  if (kind.refresh_every == 0) return read_store_alone(deck, kind.name, matrix.state_tier);
   RefreshOptions refresh;
   constexpr const char *every = "optimizer.refresh.every", *stagger = "optimizer.refresh.stagger";
   refresh.automatic = deck.has(every) && deck.resolved(every) == "\"auto\"";
@@ -214,6 +216,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
   for (const MatrixKind& kind : matrix_kinds()) kinds.push_back(kind.name);
   optimizer.kind = deck.choice("optimizer.kind", "adamw", kinds);
   optimizer.rules = read_update_rules(deck);
+  read_state(deck, optimizer);
   if (const MatrixKind* kind = find_matrix_kind(optimizer.kind)) {
     optimizer.lr = deck.maybe_number("optimizer.lr", not_negative).value_or(schedule.lr);
     constexpr const char* decay = "optimizer.weight_decay";
@@ -222,6 +225,7 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
       deck.error(decay, "nothing decays on the hyperball", "0 with optimizer.hyperball = true");
     optimizer.per_head = deck.boolean("optimizer.per_head", false);
     optimizer.matrix = read_matrix_options(deck, *kind);
+    optimizer.matrix->state_tier = optimizer.state_tier;
     optimizer.refresh = read_refresh(deck, *kind, *optimizer.matrix);
     optimizer.adamw = read_element_options(deck, "optimizer.scalar", read_scalar_rule(deck), optimizer.lr, schedule);
     kinds = {name(optimizer.adamw.rule), optimizer.kind};
@@ -232,17 +236,15 @@ OptimizerOptions OptimizerOptions::read(Deck& deck, const ScheduleOptions& sched
     optimizer.weight_decay = optimizer.adamw.weight_decay;
     refuse(deck, "optimizer.scalar", "applies to matrix optimizers only",
            "[optimizer] itself for kind = \"" + optimizer.kind + "\"");
-    optimizer.refresh = read_store_alone(deck, optimizer.kind);
+    optimizer.refresh = read_store_alone(deck, optimizer.kind, optimizer.state_tier);
     kinds = {optimizer.kind};
   }
   optimizer.schedule = read_update_schedule(deck, schedule, optimizer.matrix && optimizer.matrix->has("momentum"));
   optimizer.qk_clip = deck.number("optimizer.qk_clip", 0, not_negative);
   optimizer.qk_clip_alpha = deck.number("optimizer.qk_clip_alpha", optimizer.qk_clip_alpha, {.min = 0, .max = 1});
-  read_state(deck, optimizer);
   if (optimizer.matrix) {
     optimizer.matrix->state_bits = optimizer.state_bits;
     optimizer.matrix->state_block = optimizer.state_block;
-    optimizer.matrix->state_tier = optimizer.state_tier;
     optimizer.matrix->rules = optimizer.rules;
     optimizer.matrix->schedule = optimizer.schedule;
   }
