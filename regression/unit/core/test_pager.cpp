@@ -319,12 +319,12 @@ TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
 // ahead, claim them without what they held; the disk is slow and fails to read now and then.
 TEST(Pager, TenThousandJobsSeeWhatTheLastOneLeft) {
   constexpr std::size_t count = 24, bytes = 3 * 4096 + 12, threads = 4, jobs = 10000;
-  PagerRig rig(count, bytes, {}, 9 * whole_pages(bytes));
   std::mt19937 disk(5);
+  std::atomic<int> failures = 0;  // both outlive the pager, whose thread uses them to its end
+  PagerRig rig(count, bytes, {}, 9 * whole_pages(bytes));
   rig.store->before = [&disk] {  // on the pager's thread alone
     if (disk() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(disk() % 300));
   };
-  std::atomic<int> failures = 0;
   rig.store->fails = [&](const BlockStore::Transfer& t) { return !t.writes && disk() % 50 == 0 && ++failures; };
   rig.pager->open();
   struct Model {
