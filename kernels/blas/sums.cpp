@@ -7,8 +7,8 @@ namespace sestina {
 namespace {
 
 // Each chunk is summed in this many interleaved partial sums, added as a binary tree: a fixed order that vectorises.
-constexpr int lanes = 16;
-static_assert(reduce_chunk % lanes == 0);
+constexpr int sum_lanes = 16;
+static_assert(reduce_chunk % sum_lanes == 0);
 
 struct Square {
   KOKKOS_INLINE_FUNCTION static double of(double x) { return x * x; }
@@ -19,12 +19,12 @@ struct Value {
 
 template <class Term, class T>
 KOKKOS_INLINE_FUNCTION double chunk_sum(const T* x, std::size_t n) {
-  double partial[lanes] = {};
-  const std::size_t whole = n / lanes * lanes;
-  for (std::size_t i = 0; i < whole; i += lanes)
-    for (int lane = 0; lane < lanes; ++lane) partial[lane] += Term::of(static_cast<double>(x[i + lane]));
+  double partial[sum_lanes] = {};
+  const std::size_t whole = n / sum_lanes * sum_lanes;
+  for (std::size_t i = 0; i < whole; i += sum_lanes)
+    for (int lane = 0; lane < sum_lanes; ++lane) partial[lane] += Term::of(static_cast<double>(x[i + lane]));
   for (std::size_t i = whole; i < n; ++i) partial[i - whole] += Term::of(static_cast<double>(x[i]));
-  for (int width = lanes / 2; width > 0; width /= 2)
+  for (int width = sum_lanes / 2; width > 0; width /= 2)
     for (int lane = 0; lane < width; ++lane) partial[lane] += partial[lane + width];
   return partial[0];
 }

@@ -1,14 +1,15 @@
 """A name in an unnamed namespace of a source is one name in its room, and in the tests of its room: builds that compile
 several sources as one (CMAKE_UNITY_BUILD: all presets but cpu-debug and cuda) put any two sources of a target together, and
-which ones changes with every source that is added. Functions may overload: theirs is the name with its parameters."""
+which ones changes with every source that is added (in kernels for nvcc and under sanitizers alone, twins apart). Functions may overload: theirs is the name with its parameters."""
 import re
 
 import tree
 
-ROOMS = ["app", "io", "parallel", "core"]  # what these builds compile so (kernels/CMakeLists.txt keeps its own apart)
-TESTS = ["regression/unit/" + name for name in ("app", "core", "io", "mpi", "parallel", "step", "support")]
+ROOMS = ["app", "io", "parallel", "core", "kernels"]
+TESTS = ["regression/unit/" + name for name in ("app", "core", "io", "kernels", "mpi", "parallel", "step", "support")]
 NEVER = re.compile(r"sestina_never_unity\(([^)]*)\)")
 TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.cpp$")  # a build has one of them
+APART = re.compile(r"^kernels/.*_(host|cuda|none|onednn|openblas|avx2|avx512|amx)\.cpp$")  # kernels/CMakeLists.txt
 TYPE = re.compile(r"^(?:template <.*>\n)?(?:struct|class|enum(?: class)?|union) (\w+)", re.MULTILINE)
 ALIAS = re.compile(r"^(?:template <.*>\n)?using (\w+ = [^;]+);", re.MULTILINE)  # the same twice is no error
 USING = re.compile(r"^using ([\w:]+)::(\w+);", re.MULTILINE)  # an alias by the same name
@@ -68,5 +69,5 @@ def found_in(content):
 assert found_in("constexpr std::size_t kA = 1U;\nstruct B {\n  int c;\n};\nusing D = int;\nusing e::F;\nint f(const int* x, E e = 1) {\n}") == \
     ["B", "D = int", "F = e::F", "f(const int*,E)", "kA"], "this script finds its own examples"
 ALONE = set(alone())
-files = [path for path in tree.sources(folders=ROOMS + TESTS, suffixes={".cpp"}) if str(path) not in ALONE]
+files = [path for path in tree.sources(folders=ROOMS + TESTS, suffixes={".cpp"}) if str(path) not in ALONE and not APART.search(str(path))]
 tree.finish(list(check(files)), len(files))

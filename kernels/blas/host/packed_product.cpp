@@ -78,7 +78,7 @@ struct Pass {
   bool begins, ends;
 };
 
-struct Work {
+struct ProductWork {
   const TileKernel& kernel;
   const Product& product;
   const Operands& x;
@@ -107,7 +107,7 @@ struct ItemSums {
   alignas(64) float tile[item_rows * max_tile_cols];
 };
 
-void write(const Work& work, const Block& block, std::int64_t panel, std::int64_t tile_col, const float* sums) {
+void write(const ProductWork& work, const Block& block, std::int64_t panel, std::int64_t tile_col, const float* sums) {
   const auto& [kernel, p, x] = work;
   const std::int64_t row = block.row + panel * kernel.rows, col = block.col + tile_col * kernel.cols,
                      rows = std::min<std::int64_t>(kernel.rows, block.row + block.rows - row),
@@ -119,7 +119,7 @@ void write(const Work& work, const Block& block, std::int64_t panel, std::int64_
     write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<float*>(x.c) + at);
 }
 
-void run_item(const Work& work, const Block& block, const Pass& pass, std::int64_t item, std::int64_t tile_col) {
+void run_item(const ProductWork& work, const Block& block, const Pass& pass, std::int64_t item, std::int64_t tile_col) {
   ItemSums own;
   const TileKernel& kernel = work.kernel;
   const std::int64_t size = std::int64_t{kernel.rows} * kernel.cols, across = pieces(block.cols, kernel.cols),
@@ -140,7 +140,7 @@ void run_item(const Work& work, const Block& block, const Pass& pass, std::int64
 
 // Called by every thread of a team: packs what the pass needs, then multiplies it. The ends of its loops are the
 // barriers.
-void run_pass(const Work& work, const Block& block, const Pass& pass) {
+void run_pass(const ProductWork& work, const Block& block, const Pass& pass) {
   const TileKernel& kernel = work.kernel;  // clang captures no structured binding for a team
   const Product& p = work.product;
   const bool is_float = p.types == GemmTypes::f32;
@@ -180,7 +180,7 @@ std::byte* PackedPanels::at_least(std::int64_t bytes) {
 void PackedProducts::run(const Product& p, const Operands& x) {
   SESTINA_REQUIRE(p.types != GemmTypes::f64, "packed products have no fp64");
   const TileKernel& kernel = p.types == GemmTypes::f32 || bf16_.run == nullptr ? wide_ : bf16_;
-  const Work work{kernel, p, x};
+  const ProductWork work{kernel, p, x};
   const int threads = omp_get_max_threads();
   const std::int64_t most_rows = round_up(block_rows * pieces(threads, threads_of_block), kernel.rows),
                      rows = round_up(std::min(p.m, most_rows), kernel.rows),

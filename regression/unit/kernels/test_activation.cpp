@@ -37,7 +37,7 @@ Array plain_relu_squared(const Array& x) {
 
 // Each value takes a few roundings in Acc<T> (among them an exponential good to 2 units) and one to T.
 template <class T>
-constexpr double tolerance = epsilon<T> + 8 * epsilon<Acc<T>>;
+constexpr double activation_tolerance = epsilon<T> + 8 * epsilon<Acc<T>>;
 
 template <class C>
 class Activation : public testing::Test {
@@ -55,10 +55,10 @@ TYPED_TEST(Activation, ReluSquaredBothWays) {
     const Array x = rounded<T>(random_array(n, f, 1, 0, 3)), dy = rounded<T>(random_array(n, f, 2));
     Field<T, Exec> in(x, 3), out(n, f, 1), grad(dy, 2), dx(n, f, 5), again(n, f, 1);
     relu_squared<Exec, T>(this->exec_, in.read(), out.matrix());
-    expect_close(out.get(), plain_relu_squared(x), tolerance<T>, "relu squared");
+    expect_close(out.get(), plain_relu_squared(x), activation_tolerance<T>, "relu squared");
     relu_squared_backward<Exec, T>(this->exec_, grad.read(), in.read(), dx.matrix(), again.matrix());
     const Array want = differences(x, [&](const Array& z) { return inner(plain_relu_squared(z), dy); });
-    expect_close(dx.get(), want, tolerance<T> + difference_tolerance, "relu squared gradient");
+    expect_close(dx.get(), want, activation_tolerance<T> + difference_tolerance, "relu squared gradient");
     expect_same(again.get(), out.get(), "relu squared written again");
     relu_squared_backward<Exec, T>(this->exec_, grad.read(), in.read(), in.matrix(), grad.matrix());
     expect_same(in.get(), dx.get(), "relu squared gradient in place");
@@ -77,11 +77,11 @@ TYPED_TEST(Activation, SwigluBothWays) {
     const Array x = rounded<T>(random_array(n, 2 * f, 1, 0, 3)), dy = rounded<T>(random_array(n, f, 2));
     Field<T, Exec> in(x, 3), out(n, f, 1), grad(dy, 2), dx(n, 2 * f, 5), again(n, f, 1);
     swiglu<Exec, T>(this->exec_, in.read(), out.matrix());
-    expect_close(out.get(), plain_swiglu(x), tolerance<T>, "swiglu");
+    expect_close(out.get(), plain_swiglu(x), activation_tolerance<T>, "swiglu");
     swiglu_backward<Exec, T>(this->exec_, grad.read(), in.read(), dx.matrix(), again.matrix());
     const Array want = differences(x, [&](const Array& z) { return inner(plain_swiglu(z), dy); });
-    expect_close(dx.get(), want, tolerance<T> + difference_tolerance, "swiglu gradient");
-    expect_close(again.get(), out.get(), tolerance<T>, "swiglu written again");
+    expect_close(dx.get(), want, activation_tolerance<T> + difference_tolerance, "swiglu gradient");
+    expect_close(again.get(), out.get(), activation_tolerance<T>, "swiglu written again");
     swiglu_backward<Exec, T>(this->exec_, grad.read(), in.read(), in.matrix(), grad.matrix());
     expect_same(in.get(), dx.get(), "swiglu gradient in place");
     expect_same(grad.get(), again.get(), "swiglu written again over dy");
@@ -96,11 +96,11 @@ TYPED_TEST(Activation, GeluBothWays) {
       const Array x = rounded<T>(random_array(n, f, 1, 0, 2)), dy = rounded<T>(random_array(n, f, 2));
       Field<T, Exec> in(x, 3), out(n, f, 1), grad(dy, 2), dx(n, f, 5), again(n, f, 1);
       gelu<Exec, T>(this->exec_, form, in.read(), out.matrix());
-      expect_close(out.get(), plain_gelu(x, form), tolerance<T>, "gelu");
+      expect_close(out.get(), plain_gelu(x, form), activation_tolerance<T>, "gelu");
       gelu_backward<Exec, T>(this->exec_, form, grad.read(), in.read(), dx.matrix(), again.matrix());
       const Array want = differences(x, [&](const Array& z) { return inner(plain_gelu(z, form), dy); });
-      expect_close(dx.get(), want, tolerance<T> + difference_tolerance, "gelu gradient");
-      expect_close(again.get(), out.get(), tolerance<T>, "gelu written again");
+      expect_close(dx.get(), want, activation_tolerance<T> + difference_tolerance, "gelu gradient");
+      expect_close(again.get(), out.get(), activation_tolerance<T>, "gelu written again");
       gelu_backward<Exec, T>(this->exec_, form, grad.read(), in.read(), in.matrix(), grad.matrix());
       expect_same(in.get(), dx.get(), "gelu gradient in place");
       expect_same(grad.get(), again.get(), "gelu written again over dy");

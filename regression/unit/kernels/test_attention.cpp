@@ -12,7 +12,7 @@ namespace {
 
 using namespace reference;
 
-struct Problem {
+struct AttentionProblem {
   AttentionShape shape;
   Array q, k, v;
   std::vector<int> first_key;
@@ -21,8 +21,9 @@ struct Problem {
 
 // Rows see keys of their own document only, when documents > 0: each sequence is cut into documents of uneven lengths.
 template <class T>
-Problem make_problem(int batch, int sequence, int heads, int kv_heads, int head_dim, bool documents) {
-  Problem p{{batch, sequence, heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<double>(head_dim))}, {}, {}, {}, {}};
+AttentionProblem make_attention(int batch, int sequence, int heads, int kv_heads, int head_dim, bool documents) {
+  AttentionProblem p{
+      {batch, sequence, heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<double>(head_dim))}, {}, {}, {}, {}};
   const auto h = static_cast<std::size_t>(head_dim);
   p.q = rounded<T>(random_array(p.rows(), static_cast<std::size_t>(heads) * h, 1));
   p.k = rounded<T>(random_array(p.rows(), static_cast<std::size_t>(kv_heads) * h, 2));
@@ -40,15 +41,15 @@ Problem make_problem(int batch, int sequence, int heads, int kv_heads, int head_
   return p;
 }
 
-struct Result {
+struct AttentionResult {
   Array out, lse, largest;  // largest (1, H): scores
 };
 
-Result plain_attention(const Problem& p, const Array& q, const Array& k, const Array& v) {
+AttentionResult plain_attention(const AttentionProblem& p, const Array& q, const Array& k, const Array& v) {
   const auto& s = p.shape;
   const auto h = static_cast<std::size_t>(s.head_dim);
-  Result r{Array(q.rows, q.cols), Array(1, static_cast<std::size_t>(s.batch * s.heads * s.sequence)),
-           Array(1, static_cast<std::size_t>(s.heads))};
+  AttentionResult r{Array(q.rows, q.cols), Array(1, static_cast<std::size_t>(s.batch * s.heads * s.sequence)),
+                    Array(1, static_cast<std::size_t>(s.heads))};
   for (int head = 0; head < s.heads; ++head) r.largest(0, static_cast<std::size_t>(head)) = -1e30;
   for (int b = 0; b < s.batch; ++b) {
     for (int head = 0; head < s.heads; ++head) {
@@ -82,7 +83,7 @@ Result plain_attention(const Problem& p, const Array& q, const Array& k, const A
 }
 
 // The plain form, that of attention(), or one by products of this processor in bf16.
-struct Form {
+struct AttentionForm {
   bool plain = false;
   const host::AttentionBf16* native = nullptr;
 };
@@ -100,7 +101,7 @@ template <class Exec, class T>
 struct BothPasses {
   using A = Acc<T>;
   Array out, lse, largest, dq, dk, dv;
-  BothPasses(const Exec& exec, const Problem& p, const Array& gradient, const Form& form) {
+  BothPasses(const Exec& exec, const AttentionProblem& p, const Array& gradient, const AttentionForm& form) {
     Array fused(p.q.rows, p.q.cols + p.k.cols + p.v.cols);
     for (std::size_t i = 0; i < fused.rows; ++i) {
       for (std::size_t j = 0; j < p.q.cols; ++j) fused(i, j) = p.q(i, j);
@@ -163,7 +164,7 @@ struct BothPasses {
 
 // Scores are sums of head_dim products in Acc<T>; the weights of a row are rounded to T at most once, the results once.
 template <class T>
-constexpr double tolerance = 3 * epsilon<T> + 64 * epsilon<Acc<T>>;
+constexpr double attention_tolerance = 3 * epsilon<T> + 64 * epsilon<Acc<T>>;
 // Gradients are sums of weights or slopes, each rounded to T, times elements of T: a small sum of large terms keeps the
 // rounding errors of those terms.
 template <class T>
@@ -188,11 +189,11 @@ TYPED_TEST(Attention, ForwardIsItsDefinition) {
   for (const Size s : {Size{2, 64, 2, 2, 32, false}, Size{1, 257, 3, 3, 16, false}, Size{2, 133, 4, 2, 64, true},
                        Size{1, 70, 6, 1, 8, true}, Size{1, 65, 2, 1, 128, false}, Size{1, 1, 1, 1, 8, false},
                        Size{2, 150, 2, 2, 20, true}, Size{0, 64, 2, 2, 32, false}, Size{1, 31, 2, 2, 42, false}}) {
-    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
-    const Result want = plain_attention(p, p.q, p.k, p.v);
+    const AttentionProblem p = make_attention<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const AttentionResult want = plain_attention(p, p.q, p.k, p.v);
     for (const bool plain : {false, true}) {
       const BothPasses<Exec, T> got(this->exec_, p, p.q, {plain});
-      expect_close(got.out, want.out, tolerance<T>, "attention");
+      expect_close(got.out, want.out, attention_tolerance<T>, "attention");
       expect_close(got.lse, want.lse, 16 * epsilon<Acc<T>>, "log-sum-exp");
       expect_close(got.largest, want.largest, 16 * epsilon<Acc<T>>, "largest score");
     }
@@ -208,16 +209,16 @@ TYPED_TEST(Attention, BackwardIsTheGradient) {
     bool documents;
   };
   for (const Size s : {Size{1, 37, 2, 1, 8, true}, Size{2, 9, 2, 2, 6, false}, Size{1, 19, 3, 1, 10, false}}) {
-    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const AttentionProblem p = make_attention<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
     const Array dout = rounded<T>(random_array(p.q.rows, p.q.cols, 4));
     const Array dq = differences(p.q, [&](const Array& z) { return inner(plain_attention(p, z, p.k, p.v).out, dout); });
     const Array dk = differences(p.k, [&](const Array& z) { return inner(plain_attention(p, p.q, z, p.v).out, dout); });
     const Array dv = differences(p.v, [&](const Array& z) { return inner(plain_attention(p, p.q, p.k, z).out, dout); });
     for (const bool plain : {false, true}) {
       const BothPasses<Exec, T> got(this->exec_, p, dout, {plain});
-      expect_close(got.dq, dq, tolerance<T> + difference_tolerance, "dq");
-      expect_close(got.dk, dk, tolerance<T> + difference_tolerance, "dk");
-      expect_close(got.dv, dv, tolerance<T> + difference_tolerance, "dv");
+      expect_close(got.dq, dq, attention_tolerance<T> + difference_tolerance, "dq");
+      expect_close(got.dk, dk, attention_tolerance<T> + difference_tolerance, "dk");
+      expect_close(got.dv, dv, attention_tolerance<T> + difference_tolerance, "dv");
     }
   }
 }
@@ -232,7 +233,7 @@ TYPED_TEST(Attention, BackwardOfLargerSizesAgreesWithThePlainFormInDouble) {
   for (const Size s : {Size{1, 257, 2, 2, 32, false}, Size{2, 133, 4, 2, 64, true}, Size{1, 200, 3, 1, 8, true},
                        Size{1, 65, 2, 1, 128, false}, Size{2, 150, 2, 2, 20, true}, Size{0, 64, 2, 2, 32, false},
                        Size{1, 128, 1, 1, 42, false}}) {
-    const Problem p = make_problem<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+    const AttentionProblem p = make_attention<T>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
     const Array dout = rounded<T>(random_array(p.q.rows, p.q.cols, 4));
     const BothPasses<Exec, T> got(this->exec_, p, dout, {});
     const BothPasses<Host, double> want(Host(), p, dout, {true});
@@ -245,7 +246,7 @@ TYPED_TEST(Attention, BackwardOfLargerSizesAgreesWithThePlainFormInDouble) {
 TYPED_TEST(Attention, NonFiniteInputsSpoilTheRowsThatSeeThem) {
   using Exec = typename TestFixture::Exec;
   using T = typename TestFixture::T;
-  Problem p = make_problem<T>(1, 100, 1, 1, 16, false);
+  AttentionProblem p = make_attention<T>(1, 100, 1, 1, 16, false);
   p.v(50, 3) = std::numeric_limits<double>::infinity();
   p.k(20, 2) = std::numeric_limits<double>::quiet_NaN();
   const BothPasses<Exec, T> got(this->exec_, p, p.q, {});
@@ -255,7 +256,7 @@ TYPED_TEST(Attention, NonFiniteInputsSpoilTheRowsThatSeeThem) {
 
 TEST(AttentionOnHost, BitsDoNotDependOnTheThreadCount) {
   for (const int batch : {1, 2}) {  // three threads share two heads, or one
-    const Problem p = make_problem<float>(batch, 450 / batch, 6, batch, 32, true);
+    const AttentionProblem p = make_attention<float>(batch, 450 / batch, 6, batch, 32, true);
     expect_same_for_any_thread_count([&](const Host& exec) {
       const BothPasses<Host, float> run(exec, p, p.q, {});
       const BothPasses<Host, bf16> short_run(exec, p, p.q, {});
@@ -274,11 +275,12 @@ TEST(AttentionNative, EachWayAgreesWithThePlainFormInDouble) {
     for (const Size s : {Size{1, 300, 2, 2, 64, false}, Size{2, 133, 4, 2, 32, true}, Size{1, 129, 3, 1, 8, true},
                          Size{1, 65, 1, 1, 128, false}, Size{2, 70, 2, 1, 42, true}, Size{1, 1, 1, 1, 8, false},
                          Size{1, 600, 2, 1, 32, true}}) {
-      const Problem p = make_problem<bf16>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
+      const AttentionProblem p =
+          make_attention<bf16>(s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim, s.documents);
       const Array dout = rounded<bf16>(random_array(p.q.rows, p.q.cols, 4));
       const BothPasses<Host, bf16> got(Host(), p, dout, {false, way});
       const BothPasses<Host, double> want(Host(), p, dout, {true});
-      expect_close(got.out, want.out, tolerance<bf16>, "attention");
+      expect_close(got.out, want.out, attention_tolerance<bf16>, "attention");
       expect_close(got.lse, want.lse, 16 * epsilon<float>, "log-sum-exp");
       expect_close(got.largest, want.largest, 16 * epsilon<float>, "largest score");
       expect_close(got.dq, want.dq, gradient_tolerance<bf16>, "dq");
@@ -292,7 +294,7 @@ TEST(AttentionNative, EachWayAgreesWithThePlainFormInDouble) {
 TEST(AttentionNative, ExponentialAndLogarithmAreThoseOfTheLibrary) {
   constexpr int n = 512;
   for (const host::AttentionBf16* way : native_ways()) {
-    Problem p = make_problem<bf16>(1, n, 1, 1, 8, false);
+    AttentionProblem p = make_attention<bf16>(1, n, 1, 1, 8, false);
     p.shape.scale = 1;
     p.first_key.assign(n, 0);
     std::vector<double> score(n);

@@ -1,5 +1,6 @@
-// Cayley-Neumann rotations and products with block-diagonal matrices against dense products of doubles, identities of
-// the series, and finite differences.
+// Cayley-Neumann rotations and products with block-diagonal_of_blocks matrices against dense products of doubles,
+// identities of the series, and finite differences.
+#include "../linear_algebra.hpp"
 #include "../reference.hpp"
 #include "../spaces.hpp"
 #include "kernels/model/block_rotations.hpp"
@@ -9,30 +10,11 @@ namespace {
 
 using namespace reference;
 
-Array product(const Array& a, const Array& b) {
-  Array c(a.rows, b.cols);
-  for (std::size_t i = 0; i < a.rows; ++i)
-    for (std::size_t k = 0; k < a.cols; ++k)
-      for (std::size_t j = 0; j < b.cols; ++j) c(i, j) += a(i, k) * b(k, j);
-  return c;
-}
-Array transposed(const Array& a) {
-  Array t(a.cols, a.rows);
-  for (std::size_t i = 0; i < a.rows; ++i)
-    for (std::size_t j = 0; j < a.cols; ++j) t(j, i) = a(i, j);
-  return t;
-}
 Array sum(const Array& a, double factor, const Array& b) {
   Array c = a;
   for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] += factor * b.values[i];
   return c;
 }
-Array identity(std::size_t n) {
-  Array a(n, n);
-  for (std::size_t i = 0; i < n; ++i) a(i, i) = 1;
-  return a;
-}
-
 // The skew matrix of block `block` of theta (1, blocks b (b - 1) / 2).
 Array skew(const Array& theta, std::size_t block, std::size_t b) {
   Array q(b, b);
@@ -57,7 +39,7 @@ Array stacked(const Array& theta, std::size_t blocks, std::size_t b, double k) {
   }
   return g;
 }
-Array diagonal(const Array& blocks) {
+Array diagonal_of_blocks(const Array& blocks) {
   const std::size_t b = blocks.cols;
   Array a(blocks.rows, blocks.rows);
   for (std::size_t i = 0; i < a.rows; ++i)
@@ -156,7 +138,7 @@ TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
   using T = typename TestFixture::T;
   const std::size_t n = 24, b = 8, rows = 13;
   const Array blocks = rounded<T>(random_array(n, b, 5)), x = rounded<T>(random_array(rows, n, 6)),
-              y = rounded<T>(random_array(rows, n, 7)), dense = diagonal(blocks);
+              y = rounded<T>(random_array(rows, n, 7)), dense = diagonal_of_blocks(blocks);
   const Field<T, Exec> g(blocks), left(x, 3), right(y), out(rows, n, 2), tall(transposed(x)), tall_out(n, rows);
   const double tolerance = 30 * (epsilon<T> + static_cast<double>(rows) * epsilon<Acc<T>>);  // sums of at most 13 terms
   times_blocks<Exec, T>(this->gemm_, left.read(), Op::none, g.read(), out.matrix());
@@ -180,7 +162,7 @@ TYPED_TEST(CayleyNeumann, PermutedBlockProductsAreThoseOfMatrices) {
   using T = typename TestFixture::T;
   const std::size_t n = 24, b = 8, rows = 600;
   const Array blocks = rounded<T>(random_array(n, b, 5)), x = rounded<T>(random_array(rows, n, 6)),
-              dense = diagonal(blocks);
+              dense = diagonal_of_blocks(blocks);
   std::vector<int> order(n);
   Array move(n, n);  // x move: column j goes to order[j]
   for (std::size_t j = 0; j < n; ++j) {

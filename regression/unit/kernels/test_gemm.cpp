@@ -41,8 +41,8 @@ struct Types {
 
 template <class P>
 class GemmTest : public testing::Test {};
-using AllTypes = testing::Types<Types<float, float>, Types<double, double>, Types<bf16, bf16>, Types<bf16, float>>;
-TYPED_TEST_SUITE(GemmTest, AllTypes);
+using ProductTypes = testing::Types<Types<float, float>, Types<double, double>, Types<bf16, bf16>, Types<bf16, float>>;
+TYPED_TEST_SUITE(GemmTest, ProductTypes);
 
 struct Case {
   Op op_a, op_b;

@@ -10,7 +10,7 @@ namespace {
 
 using namespace reference;
 
-struct Coded {
+struct CodedGroups {
   std::vector<int> codes, zeros;
   Array values;
 };
@@ -30,7 +30,7 @@ class GroupQuantise : public testing::Test {
   using A = Acc<T>;
   Exec exec_;
 
-  Coded there_and_back(const Array& w, std::size_t group, bool with_zero, int bits = 8) {
+  CodedGroups there_and_back(const Array& w, std::size_t group, bool with_zero, int bits = 8) {
     const std::size_t n = w.cols, groups = group_count(n, group);
     using Bytes = Kokkos::View<std::uint8_t*, typename Exec::memory_space>;
     const Bytes codes("codes", code_bytes(n, bits)), zeros("zeros", groups);
@@ -48,7 +48,7 @@ TYPED_TEST(GroupQuantise, ValuesAreNoFartherThanHalfAStep) {
   const std::size_t group = 16;
   const Array w = rounded<Acc<T>>(random_array(1, 5 * group + 7, 1));
   for (const int bits : {8, 4}) {
-    const Coded got = this->there_and_back(w, group, true, bits);
+    const CodedGroups got = this->there_and_back(w, group, true, bits);
     for (std::size_t i = 0; i < w.cols; ++i) {
       const std::size_t begin = i / group * group, end = std::min(begin + group, w.cols);
       double low = 0, high = 0;
@@ -64,7 +64,7 @@ TYPED_TEST(GroupQuantise, ValuesAreNoFartherThanHalfAStep) {
 TYPED_TEST(GroupQuantise, FourBitsLieInPairs) {
   Array w(1, 5);
   for (std::size_t i = 0; i < 5; ++i) w.values[i] = static_cast<double>(i) * .375;  // codes 0, 4, 8, 11, 15
-  const Coded got = this->there_and_back(w, 6, true, 4);
+  const CodedGroups got = this->there_and_back(w, 6, true, 4);
   EXPECT_EQ(got.codes, (std::vector<int>{4 << 4 | 0, 11 << 4 | 8, 15}));
   EXPECT_EQ(got.zeros, std::vector<int>{0});
 }
@@ -78,13 +78,13 @@ TYPED_TEST(GroupQuantise, HoldsGroupsOfOneSignOnlyWithZeroInTheRange) {
     w.values[group + i] = 1 + static_cast<double>(i) / 64;      // positive
     w.values[2 * group + i] = -3 - static_cast<double>(i) / 8;  // negative
   }
-  const Coded kept = this->there_and_back(w, group, true), lost = this->there_and_back(w, group, false);
+  const CodedGroups kept = this->there_and_back(w, group, true), lost = this->there_and_back(w, group, false);
   for (std::size_t i = 0; i < w.cols; ++i) EXPECT_NEAR(kept.values.values[i], w.values[i], .02 + epsilon<T> * 4);
   EXPECT_LT(lost.values.values[0], 1e-4);  // the published rule: a constant comes back as nothing
 }
 
 TYPED_TEST(GroupQuantise, ZeroStaysZero) {
-  const Coded got = this->there_and_back(Array(1, 32), 16, true);
+  const CodedGroups got = this->there_and_back(Array(1, 32), 16, true);
   for (const double value : got.values.values) EXPECT_EQ(value, 0);
 }
 

@@ -52,7 +52,7 @@ double relative(const Array& got, const Array& want) {
 constexpr double smallest = 1e-3;
 // Rounding of B against its smallest eigenvalue, a few times for the sums.
 template <class T>
-double tolerance(std::size_t d) {
+double root_tolerance(std::size_t d) {
   return 10 * double(d) * epsilon<T> / smallest;
 }
 
@@ -71,10 +71,10 @@ TYPED_TEST(InverseRoot, EighAndNewtonGiveTheRoot) {
       for (double& value : doubled) value *= 2;
       const Array want = with_eigenvalues(q, powers(doubled, -exponent));
       ASSERT_TRUE((inverse_root_eigh<Exec, T>(rig.tools(), rule, factor.read(), basis.matrix(), root.matrix())));
-      EXPECT_LE(relative(root.get(), want), tolerance<T>(d)) << d << " " << exponent;
+      EXPECT_LE(relative(root.get(), want), root_tolerance<T>(d)) << d << " " << exponent;
       EXPECT_EQ(largest_difference(root.get(), transposed(root.get())), 0);
       ASSERT_TRUE((inverse_root_newton<Exec, T>(rig.tools(), rule, factor.read(), root.matrix()))) << d << exponent;
-      EXPECT_LE(relative(root.get(), want), tolerance<T>(d)) << d << " " << exponent;
+      EXPECT_LE(relative(root.get(), want), root_tolerance<T>(d)) << d << " " << exponent;
       EXPECT_EQ(largest_difference(root.get(), transposed(root.get())), 0);
     }
   }
@@ -93,12 +93,12 @@ TYPED_TEST(InverseRoot, QrFromTheEigenbasisIsTheRootAndFromAnotherConverges) {
     ASSERT_TRUE((inverse_root_qr<Exec, T>(rig.tools(), {.eps = 0, .tolerance = 1e-3}, factor.read(), given.matrix(),
                                           root.matrix())));
     expect_same(given.get(), before, "basis that is good enough");
-    EXPECT_LE(relative(root.get(), want), tolerance<T>(d));
+    EXPECT_LE(relative(root.get(), want), root_tolerance<T>(d));
     // The criterion looks at the whole: small eigenvalues need more iterations than it asks for.
     ASSERT_TRUE((inverse_root_qr<Exec, T>(rig.tools(), {.eps = 0, .tolerance = 0, .max_iterations = 1000},
                                           factor.read(), cold.matrix(), root.matrix())));
     // It cannot see an off-diagonal below the root of rounding.
-    EXPECT_LE(relative(root.get(), want), tolerance<T>(d) + 10 * std::sqrt(epsilon<T>));
+    EXPECT_LE(relative(root.get(), want), root_tolerance<T>(d) + 10 * std::sqrt(epsilon<T>));
     EXPECT_LE(largest_difference(product(transposed(cold.get()), cold.get()), identity(d)),
               20 * double(d) * epsilon<T>);
   }

@@ -9,6 +9,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/newton_schulz_step.hpp"
+#include "regression/unit/linear_algebra.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {
@@ -48,13 +49,6 @@ Array plain(Array x, const NewtonSchulz& ns) {
 
 Array sample(std::size_t rows, std::size_t cols) {
   return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
-}
-
-Array transposed(const Array& x) {
-  Array t(x.cols, x.rows);
-  for (std::size_t i = 0; i < x.rows; ++i)
-    for (std::size_t j = 0; j < x.cols; ++j) t(j, i) = x(i, j);
-  return t;
 }
 
 double cosine(const Array& a, const Array& b) {
@@ -133,8 +127,8 @@ TYPED_TEST(NewtonSchulzTest, TallIsTheTransposeOfWide) {
       // Powers of two: the sum of squares is then exact in any order.
       Array x(rows, cols);
       for (std::size_t i = 0; i < x.values.size(); ++i) x.values[i] = std::exp2(double(i * 7 % 5)) * (i % 3 ? 1 : -1);
-      const Array tall = this->run(x, {five}, in_bf16), wide = this->run(transposed(x), {five}, in_bf16);
-      reference::expect_same(tall, transposed(wide), "tall");
+      const Array tall = this->run(x, {five}, in_bf16), wide = this->run(reference::transposed(x), {five}, in_bf16);
+      reference::expect_same(tall, reference::transposed(wide), "tall");
     }
 }
 
@@ -194,7 +188,7 @@ TYPED_TEST(NewtonSchulzTest, MomentumPass) {
 template <class T, class Exec>
 void check_move(std::size_t rows, std::size_t cols) {
   const Array o = reference::rounded<T>(reference::random_array(rows, cols, 3)), w = sample(rows, cols);
-  const Field<T, Exec> direction(rows > cols ? transposed(o) : o);
+  const Field<T, Exec> direction(rows > cols ? reference::transposed(o) : o);
   const Field<float, Exec> master(w), alone(w);
   const Field<bf16, Exec> rounded(rows, cols);
   const WeightMove step = {0.5, 0.25, 0.125, true};

@@ -14,8 +14,8 @@ namespace {
 using reference::Array;
 using reference::Field;
 
-constexpr NewtonSchulzStep simple = {3.4445, -4.7750, 2.0315};
-constexpr NewtonSchulzStep cubic = {1.5, -0.5, 0};
+constexpr NewtonSchulzStep simple_step = {3.4445, -4.7750, 2.0315};
+constexpr NewtonSchulzStep cubic_step = {1.5, -0.5, 0};
 
 struct Slab {
   std::size_t row = 0, rows = 0, col = 0, cols = 0;
@@ -66,7 +66,7 @@ class Others {
     for (std::size_t i = 0; i < own.values.size(); ++i) theirs.values[i] -= own.values[i];
     const NewtonSchulz once = {std::span(&step, 1), 0};
     const double size = std::sqrt(sum_of_squares(now_));
-    // The plain loops divide by the norm first: a step with the norm taken out of its coefficients.
+    // The plain_shards loops divide by the norm first: a step with the norm taken out of its coefficients.
     const NewtonSchulzStep scaled = {step.a * size, step.b * std::pow(size, 3), step.c * std::pow(size, 5)};
     newton_schulz_plain(std::span(&scaled, 1), 0, once.norm, now_.rows, now_.cols, now_.values);
     return theirs;
@@ -81,7 +81,7 @@ class Others {
   std::size_t step_ = 0;
 };
 
-struct Result {
+struct ShardResult {
   Array shard;
   int sums = 0, rows = 0;
 };
@@ -103,12 +103,12 @@ struct Squarer {
 };
 
 template <class T, class Exec>
-Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns, bool counted = true,
-                 const Squarer& squarer = {}) {
+ShardResult run_shard(const Array& whole, const Slab& slab, CutSide cut, const NewtonSchulz& ns, bool counted = true,
+                      const Squarer& squarer = {}) {
   const Exec exec;
   Gemm<Exec> gemm(exec, true);
   Others others(whole, counted ? slab : Slab{}, cut, ns);
-  Result result;
+  ShardResult result;
   Array summed;
   ShardSums<Exec> sums = {[&](Vector<double, Exec> x) {
                             EXPECT_EQ(x.extent(0), 1u);
@@ -168,11 +168,11 @@ Result run_shard(const Array& whole, const Slab& slab, CutSide cut, const Newton
   return result;
 }
 
-Array sample(std::size_t rows, std::size_t cols) {
+Array shard_sample(std::size_t rows, std::size_t cols) {
   return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
 }
 
-Array plain(Array x, const NewtonSchulz& ns) {
+Array plain_shards(Array x, const NewtonSchulz& ns) {
   newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);
   return x;
 }
@@ -181,12 +181,12 @@ template <class Exec>
 class NewtonSchulzShard : public testing::Test {};
 TYPED_TEST_SUITE(NewtonSchulzShard, reference::RunSpaces, reference::SpaceNames);
 
-struct Case {
+struct ShardCase {
   std::size_t rows, cols;
   Slab slab;
   CutSide cut;
 };
-const std::vector<Case> cases = {
+const std::vector<ShardCase> cases = {
     {33, 7, {0, 33, 0, 7}, CutSide::rows},       {33, 7, {5, 9, 0, 7}, CutSide::rows},
     {33, 7, {0, 33, 2, 3}, CutSide::cols},       {7, 33, {3, 2, 0, 33}, CutSide::rows},
     {7, 33, {0, 7, 11, 20}, CutSide::cols},      {64, 64, {16, 16, 0, 64}, CutSide::rows},
@@ -197,44 +197,44 @@ const std::vector<Case> cases = {
 
 // As for whole matrices (test_newton_schulz.cpp), with sums over the longer side where the cut side is the shorter one.
 TYPED_TEST(NewtonSchulzShard, IsTheShardOfTheOrthogonalisedMatrix) {
-  const std::vector<NewtonSchulzStep> steps = {simple, simple, cubic, simple, simple};
-  for (const Case& c : cases)
+  const std::vector<NewtonSchulzStep> steps = {simple_step, simple_step, cubic_step, simple_step, simple_step};
+  for (const ShardCase& c : cases)
     for (const NewtonSchulzNorm norm : {NewtonSchulzNorm::max, NewtonSchulzNorm::add}) {
-      const Array x = sample(c.rows, c.cols);
+      const Array x = shard_sample(c.rows, c.cols);
       const NewtonSchulz ns = {steps, 1e-7, norm};
-      const Result got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns);
+      const ShardResult got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns);
       SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", slab of " << c.slab.rows << " x "
                                       << c.slab.cols);
       EXPECT_EQ(got.sums, 5);
-      reference::expect_close(got.shard, slab_of(plain(x, ns), c.slab),
+      reference::expect_close(got.shard, slab_of(plain_shards(x, ns), c.slab),
                               30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "shard");
     }
 }
 
 // Another rank holds the same slab: nothing of it is added here, and the result is the same.
 TYPED_TEST(NewtonSchulzShard, UncountedShardsAddNothing) {
-  const std::vector<NewtonSchulzStep> steps(5, simple);
-  for (const Case& c : cases) {
-    const Array x = sample(c.rows, c.cols);
+  const std::vector<NewtonSchulzStep> steps(5, simple_step);
+  for (const ShardCase& c : cases) {
+    const Array x = shard_sample(c.rows, c.cols);
     const NewtonSchulz ns = {steps};
     reference::expect_close(run_shard<float, TypeParam>(x, c.slab, c.cut, ns, false).shard,
-                            slab_of(plain(x, ns), c.slab),
+                            slab_of(plain_shards(x, ns), c.slab),
                             30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "uncounted");
   }
 }
 
 // One of two, three or four ranks forms its rows of the polynomials, and takes those of others as they come.
 TYPED_TEST(NewtonSchulzShard, RanksShareTheSquares) {
-  const std::vector<NewtonSchulzStep> steps = {simple, simple, cubic, simple, simple};
-  for (const Case& c : cases)
+  const std::vector<NewtonSchulzStep> steps = {simple_step, simple_step, cubic_step, simple_step, simple_step};
+  for (const ShardCase& c : cases)
     for (const Squarer& squarer : {Squarer{0, 2}, {1, 3}, {3, 4}}) {
-      const Array x = sample(c.rows, c.cols);
+      const Array x = shard_sample(c.rows, c.cols);
       const NewtonSchulz ns = {steps};
       SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", rank " << squarer.number << " of "
                                       << squarer.all);
-      const Result got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns, true, squarer);
+      const ShardResult got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns, true, squarer);
       EXPECT_EQ(got.rows, 5);
-      const Array want = slab_of(plain(x, ns), c.slab);
+      const Array want = slab_of(plain_shards(x, ns), c.slab);
       reference::expect_close(got.shard, want, 30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(),
                               "shard");
       if (squarer.all != 3) continue;
@@ -248,10 +248,10 @@ TYPED_TEST(NewtonSchulzShard, RanksShareTheSquares) {
 
 // bf16 products err by about 2 % of the RMS (2^-9 per rounding, amplified).
 TYPED_TEST(NewtonSchulzShard, Bf16PointsWhereFp32Does) {
-  const std::vector<NewtonSchulzStep> steps(5, simple);
-  for (const Case& c : cases) {
+  const std::vector<NewtonSchulzStep> steps(5, simple_step);
+  for (const ShardCase& c : cases) {
     if (c.slab.rows == 0) continue;
-    const Array x = sample(c.rows, c.cols), want = slab_of(plain(x, {steps}), c.slab);
+    const Array x = shard_sample(c.rows, c.cols), want = slab_of(plain_shards(x, {steps}), c.slab);
     const Array got = run_shard<bf16, TypeParam>(x, c.slab, c.cut, {steps}).shard;
     double difference = 0;
     for (std::size_t i = 0; i < got.values.size(); ++i) difference += std::pow(got.values[i] - want.values[i], 2);
@@ -260,9 +260,9 @@ TYPED_TEST(NewtonSchulzShard, Bf16PointsWhereFp32Does) {
 }
 
 TYPED_TEST(NewtonSchulzShard, ZeroGivesZero) {
-  const std::vector<NewtonSchulzStep> steps(5, simple);
+  const std::vector<NewtonSchulzStep> steps(5, simple_step);
   for (const double eps : {1e-7, 0.0})
-    for (const Case& c : cases) {
+    for (const ShardCase& c : cases) {
       const NewtonSchulz ns = {steps, eps};
       const Array zero(c.rows, c.cols), none(c.slab.rows, c.slab.cols);
       reference::expect_same(run_shard<float, TypeParam>(zero, c.slab, c.cut, ns).shard, none, "float");

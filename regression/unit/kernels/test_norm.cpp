@@ -47,7 +47,7 @@ Array plain_add(const Array& a, const Array& b) {
 // A value passes through two or three roundings to T, and sums of d terms in Acc<T> whose error stays below sqrt(d) / 2
 // of its unit for the widths here (d < 1000).
 template <class T>
-constexpr double tolerance = 4 * epsilon<T> + 16 * epsilon<Acc<T>>;
+constexpr double norm_tolerance = 4 * epsilon<T> + 16 * epsilon<Acc<T>>;
 
 template <class C>
 class Norm : public testing::Test {
@@ -73,7 +73,7 @@ TYPED_TEST(Norm, RmsNormIsItsDefinition) {
     Field<T, Exec> in(x, s.pad), out(s.n, s.groups * s.d, s.pad + 1);
     Field<A, Exec> weight(w), inverse(1, s.n * s.groups);
     rms_norm<Exec, T>(this->exec_, in.read(), weight.read_vector(), this->eps, out.matrix(), inverse.vector());
-    expect_close(out.get(), plain_rms_norm(x, w, this->eps), tolerance<T>, "rms_norm");
+    expect_close(out.get(), plain_rms_norm(x, w, this->eps), norm_tolerance<T>, "rms_norm");
     rms_norm<Exec, T>(this->exec_, in.read(), weight.read_vector(), this->eps, in.matrix(), inverse.vector());
     expect_same(in.get(), out.get(), "rms_norm in place");
   }
@@ -96,7 +96,7 @@ TYPED_TEST(Norm, WithoutGainIsAGainOfOne) {
     Field<A, Exec> inverse(1, s.n * s.groups);
     gainless_rms_norm<Exec, T>(this->exec_, in.read(), branch.read(), width, this->eps, sum.matrix(), out.matrix(),
                                inverse.vector());
-    expect_close(out.get(), plain_rms_norm(in_norm, w, this->eps), tolerance<T>, "norm without gain");
+    expect_close(out.get(), plain_rms_norm(in_norm, w, this->eps), norm_tolerance<T>, "norm without gain");
     if (s.adds) expect_close(sum.get(), in_norm, epsilon<T>, "sum");
     const Array dy = rounded<T>(random_array(s.n, s.groups * s.d, 4)),
                 r = rounded<T>(random_array(s.n, s.groups * s.d, 5));
@@ -105,10 +105,10 @@ TYPED_TEST(Norm, WithoutGainIsAGainOfOne) {
         differences(in_norm, [&](const Array& z) { return inner(plain_rms_norm(z, w, this->eps), dy); });
     gainless_rms_norm_backward<Exec, T>(this->exec_, grad.read(), normed.read(), width, inverse.read_vector(),
                                         residual.read(), dx.matrix());
-    expect_close(dx.get(), plain_add(through, r), tolerance<T> + difference_tolerance, "dx");
+    expect_close(dx.get(), plain_add(through, r), norm_tolerance<T> + difference_tolerance, "dx");
     gainless_rms_norm_backward<Exec, T>(this->exec_, grad.read(), normed.read(), width, inverse.read_vector(), {},
                                         grad.matrix());
-    expect_close(grad.get(), through, tolerance<T> + difference_tolerance, "dx over dy, without a bypass");
+    expect_close(grad.get(), through, norm_tolerance<T> + difference_tolerance, "dx over dy, without a bypass");
   }
 }
 
@@ -124,7 +124,7 @@ TYPED_TEST(Norm, AddRmsNormAddsThenNormalises) {
   add_rms_norm<Exec, T>(this->exec_, in.read(), branch.read(), weight.read_vector(), this->eps, sum.matrix(),
                         out.matrix(), inverse.vector());
   expect_close(sum.get(), want, epsilon<T>, "sum");
-  expect_close(out.get(), plain_rms_norm(want, w, this->eps), tolerance<T>, "normalised sum");
+  expect_close(out.get(), plain_rms_norm(want, w, this->eps), norm_tolerance<T>, "normalised sum");
   Field<T, Exec> only_sum(n, d);
   add<Exec, T>(this->exec_, in.read(), branch.read(), only_sum.matrix());
   expect_same(only_sum.get(), sum.get(), "add");
@@ -150,13 +150,13 @@ TYPED_TEST(Norm, RmsNormBackwardIsTheGradient) {
     const Array through = differences(x, [&](const Array& z) { return inner(plain_rms_norm(z, w, eps), dy); });
     Array along = differences(w, [&](const Array& z) { return inner(plain_rms_norm(x, z, eps), dy); });
     for (double& value : along.values) value += 0.5;
-    expect_close(dx.get(), plain_add(through, r), tolerance<T> + difference_tolerance, "dx");
-    expect_close(dweight.get(), along, tolerance<A> + difference_tolerance, "dweight");
+    expect_close(dx.get(), plain_add(through, r), norm_tolerance<T> + difference_tolerance, "dx");
+    expect_close(dweight.get(), along, norm_tolerance<A> + difference_tolerance, "dweight");
 
     // Without the bypass, and written over dy.
     rms_norm_backward<Exec, T>(this->exec_, grad.read(), in.read(), weight.read_vector(), inverse.read_vector(), {},
                                grad.matrix(), dweight.vector(), workspace);
-    expect_close(grad.get(), through, tolerance<T> + difference_tolerance, "dx in place of dy");
+    expect_close(grad.get(), through, norm_tolerance<T> + difference_tolerance, "dx in place of dy");
   }
 }
 
@@ -175,7 +175,7 @@ TYPED_TEST(Norm, LayerNormIsItsDefinitionBothWays) {
     add_layer_norm<Exec, T>(this->exec_, in.read(), branch.read(), weight.read_vector(), bias.read_vector(), eps,
                             sum.matrix(), out.matrix(), mean.vector(), inverse.vector());
     expect_close(sum.get(), x, epsilon<T>, "sum");
-    expect_close(out.get(), plain_layer_norm(x, w, c, eps), tolerance<T>, "layer norm");
+    expect_close(out.get(), plain_layer_norm(x, w, c, eps), norm_tolerance<T>, "layer norm");
     Field<T, Exec> again(n, d);
     add_layer_norm<Exec, T>(this->exec_, sum.read(), {}, weight.read_vector(), bias.read_vector(), eps, {},
                             again.matrix(), mean.vector(), inverse.vector());
@@ -191,12 +191,12 @@ TYPED_TEST(Norm, LayerNormIsItsDefinitionBothWays) {
     Array db = differences(c, [&](const Array& z) { return inner(plain_layer_norm(x, w, z, eps), dy); });
     for (double& value : dw.values) value += 0.5;
     for (double& value : db.values) value += 0.5;
-    expect_close(dx.get(), plain_add(through, r), tolerance<T> + difference_tolerance, "dx");
-    expect_close(dweight.get(), dw, tolerance<A> + difference_tolerance, "dweight");
-    expect_close(dbias.get(), db, tolerance<A> + difference_tolerance, "dbias");
+    expect_close(dx.get(), plain_add(through, r), norm_tolerance<T> + difference_tolerance, "dx");
+    expect_close(dweight.get(), dw, norm_tolerance<A> + difference_tolerance, "dweight");
+    expect_close(dbias.get(), db, norm_tolerance<A> + difference_tolerance, "dbias");
     layer_norm_backward<Exec, T>(this->exec_, grad.read(), sum.read(), weight.read_vector(), mean.read_vector(),
                                  inverse.read_vector(), {}, grad.matrix(), dweight.vector(), dbias.vector(), workspace);
-    expect_close(grad.get(), through, tolerance<T> + difference_tolerance, "dx in place of dy");
+    expect_close(grad.get(), through, norm_tolerance<T> + difference_tolerance, "dx in place of dy");
   }
 }
 

@@ -1,5 +1,6 @@
 // Element-wise passes of rotated and low-rank Adam, sums of squares along lines, and APOLLO's factors, against plain
-// loops in double. Tolerances: a few roundings of fp32 each, relative to the value or to the root mean square.
+// loops in double. Tolerances: a few_of_rotated roundings of fp32 each, relative to the value or to the root mean
+// square.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -14,13 +15,13 @@
 namespace sestina::reference {
 namespace {
 
-constexpr double few = 16 * std::numeric_limits<float>::epsilon();
+constexpr double few_of_rotated = 16 * std::numeric_limits<float>::epsilon();
 
 struct Shape {
   std::size_t rows, cols;
 };
 // The larger ones are longer than what one thread takes at a time.
-constexpr Shape shapes[] = {{1, 1}, {1, 33}, {70, 1}, {13, 17}, {67, 515}, {0, 5}, {5, 0}};
+constexpr Shape rotated_shapes[] = {{1, 1}, {1, 33}, {70, 1}, {13, 17}, {67, 515}, {0, 5}, {5, 0}};
 
 template <class Exec>
 class RotatedAdam : public testing::Test {};
@@ -40,7 +41,7 @@ Array squares_of(Array a) {
 }
 
 TYPED_TEST(RotatedAdam, AveragesAndDirections) {
-  for (const Shape s : shapes) {
+  for (const Shape s : rotated_shapes) {
     const Array g = random_floats(s, 1), m0 = random_floats(s, 2), v0 = squares_of(random_floats(s, 3));
     const AdamRule rule{0.9, 0.75, 1e-3};
     const double scale = 0.25;
@@ -56,23 +57,23 @@ TYPED_TEST(RotatedAdam, AveragesAndDirections) {
     const TypeParam exec;
     const Flat<TypeParam> gradient(g), momentum(m0), moment(v0), out(s.rows, s.cols);
     adam_direction<TypeParam>(exec, rule, scale, gradient.all(), momentum.all(), moment.all(), out.all());
-    expect_close(momentum.get(), m, few, "momentum");
-    expect_close(moment.get(), v, few, "second moment");
-    expect_close(out.get(), direction, few, "direction");
+    expect_close(momentum.get(), m, few_of_rotated, "momentum");
+    expect_close(moment.get(), v, few_of_rotated, "second moment");
+    expect_close(out.get(), direction, few_of_rotated, "direction");
 
     const Flat<TypeParam> alone(m0), fused_v(v0), fused(m0), half_v(v0), half(m0);
     average_momentum<TypeParam>(exec, rule.beta1, scale, gradient.all(), alone.all());
-    expect_close(alone.get(), m, few, "momentum alone");
+    expect_close(alone.get(), m, few_of_rotated, "momentum alone");
     rotated_adam<TypeParam>(exec, rule, gradient.all(), fused_v.all(), fused.all());
     average_squares<TypeParam>(exec, rule.beta2, gradient.all(), half_v.all());
     divide_by_root<TypeParam>(exec, rule.eps, half_v.all(), half.all());
-    for (const auto* x : {&fused_v, &half_v}) expect_close(x->get(), v_raw, few, "second moment in a basis");
-    for (const auto* x : {&fused, &half}) expect_close(x->get(), rotated, few, "direction in a basis");
+    for (const auto* x : {&fused_v, &half_v}) expect_close(x->get(), v_raw, few_of_rotated, "second moment in a basis");
+    for (const auto* x : {&fused, &half}) expect_close(x->get(), rotated, few_of_rotated, "direction in a basis");
   }
 }
 
 TYPED_TEST(RotatedAdam, ScalesLines) {
-  for (const Shape s : shapes) {
+  for (const Shape s : rotated_shapes) {
     const Array x = random_floats(s, 4), by_row = squares_of(random_floats({1, s.rows}, 5)),
                 by_col = squares_of(random_floats({1, s.cols}, 6));
     Array both = x, rows = x, cols = x, damped = x;
@@ -90,10 +91,10 @@ TYPED_TEST(RotatedAdam, ScalesLines) {
     scale_lines<TypeParam>(exec, r.all(), {}, b.matrix());
     scale_lines<TypeParam>(exec, {}, c.all(), d.matrix());
     scale_damped<TypeParam>(exec, 0.5, r.all(), c.all(), e.matrix());
-    expect_close(a.get(), both, few, "rows and columns");
-    expect_close(b.get(), rows, few, "rows");
-    expect_close(d.get(), cols, few, "columns");
-    expect_close(e.get(), damped, few, "damped");
+    expect_close(a.get(), both, few_of_rotated, "rows and columns");
+    expect_close(b.get(), rows, few_of_rotated, "rows");
+    expect_close(d.get(), cols, few_of_rotated, "columns");
+    expect_close(e.get(), damped, few_of_rotated, "damped");
   }
 }
 
@@ -105,7 +106,7 @@ std::vector<int> reversed(std::size_t n) {
 }
 
 TYPED_TEST(RotatedAdam, Permutes) {
-  for (const Shape s : shapes) {
+  for (const Shape s : rotated_shapes) {
     const Array x = random_floats(s, 7);
     const std::vector<int> by_row = reversed(s.rows), by_col = reversed(s.cols);
     Array both = x, rows = x, cols = x;
@@ -140,8 +141,8 @@ TYPED_TEST(RotatedAdam, AveragesAndClampsEigenvalues) {
   want.values = {1.25, 0.25, 0.3, 1.25e29};
   unclamped.values = {1.25, 0.25, 0.3, 1.25e29};
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(got.get().values[i], want.values[i], few * want.values[i]);
-    EXPECT_NEAR(free.get().values[i], unclamped.values[i], few * unclamped.values[i]);
+    EXPECT_NEAR(got.get().values[i], want.values[i], few_of_rotated * want.values[i]);
+    EXPECT_NEAR(free.get().values[i], unclamped.values[i], few_of_rotated * unclamped.values[i]);
   }
   average_eigenvalues<TypeParam>(exec, 0.5, 4, 2, Flat<TypeParam>(Array(1, 4, 0)).all(), got.all());
   EXPECT_EQ(got.get().values[1], 0.25);  // a floor, not a view: .125 would lie below
@@ -155,7 +156,7 @@ TYPED_TEST(RotatedAdam, AveragesAndClampsEigenvalues) {
 }
 
 TYPED_TEST(RotatedAdam, SumsSquaresAlongLines) {
-  for (const Shape s : shapes) {
+  for (const Shape s : rotated_shapes) {
     const Array x = random_floats(s, 8), by_row = random_floats({1, s.rows}, 9),
                 by_col = random_floats({1, s.cols}, 10);
     Array rows(1, s.rows), cols(1, s.cols), plain_rows(1, s.rows), plain_cols(1, s.cols);
@@ -169,7 +170,7 @@ TYPED_TEST(RotatedAdam, SumsSquaresAlongLines) {
     const TypeParam exec;
     Workspace<TypeParam> workspace(bytes_of<ColumnSquaresScratch<TypeParam>, TypeParam>(s.rows, s.cols));
     const Flat<TypeParam> a(x), r(by_row), c(by_col), out_rows(1, s.rows), out_cols(1, s.cols);
-    const double tolerance = few * std::sqrt(1.0 + static_cast<double>(s.rows + s.cols));
+    const double tolerance = few_of_rotated * std::sqrt(1.0 + static_cast<double>(s.rows + s.cols));
     row_squares<TypeParam>(exec, a.matrix(), c.all(), out_rows.all());
     column_squares<TypeParam>(exec, a.matrix(), r.all(), out_cols.all(), workspace);
     expect_close(out_rows.get(), rows, tolerance, "weighted rows");
@@ -240,8 +241,8 @@ TYPED_TEST(RotatedAdam, ChannelFactors) {
           const Flat<TypeParam> direction(a), projected(r), gradient(g), norm(Array(1, 1, last)), factors(1, 37);
           channel_factors<TypeParam>(TypeParam(), rule, direction.all(), projected.all(), gradient.all(), norm.all(),
                                      factors.all());
-          expect_close(factors.get(), want.factors, few, "factors");
-          EXPECT_NEAR(norm.get().values[0], want.norm, few * want.norm);
+          expect_close(factors.get(), want.factors, few_of_rotated, "factors");
+          EXPECT_NEAR(norm.get().values[0], want.norm, few_of_rotated * want.norm);
         }
 }
 
@@ -262,7 +263,7 @@ TYPED_TEST(RotatedAdam, MovesChannels) {
       const Field<bf16, TypeParam> weight(s.rows, s.cols);
       move_channels<TypeParam>(TypeParam(), move, by_row, factors.all(), gradient.matrix(), master.matrix(),
                                weight.matrix());
-      expect_close(master.get(), want, few, "weight");
+      expect_close(master.get(), want, few_of_rotated, "weight");
       expect_same(weight.get(), rounded<bf16>(master.get()), "rounded weight");
     }
 }

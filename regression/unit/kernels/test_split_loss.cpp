@@ -25,14 +25,14 @@ Array columns_of(const Array& a, std::size_t begin, std::size_t end) {
   return part;
 }
 
-struct Result {
+struct SplitResult {
   Array loss, gradient;
 };
 
 // Columns [edges(i), edges(i + 1)) play rank i.
 template <class Exec, class T>
-Result joined(const Exec& exec, const Array& x, const std::vector<int>& targets, const std::vector<std::size_t>& edges,
-              double scale, bool want_gradient, SoftCap cap = {}) {
+SplitResult joined(const Exec& exec, const Array& x, const std::vector<int>& targets,
+                   const std::vector<std::size_t>& edges, double scale, bool want_gradient, SoftCap cap = {}) {
   using A = Acc<T>;
   const Indices<Exec> target(targets);
   const std::size_t n = x.rows;
@@ -57,7 +57,7 @@ Result joined(const Exec& exec, const Array& x, const std::vector<int>& targets,
     }
   }
   const Field<A, Exec> sums(sum), picks(picked);
-  Result result{Array(1, n), Array(n, x.cols)};
+  SplitResult result{Array(1, n), Array(n, x.cols)};
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Field<A, Exec> loss(1, n);
     split_cross_entropy<Exec, T>(exec, target.vector(), static_cast<int>(edges[i]), top.read_vector(),
@@ -91,16 +91,16 @@ TYPED_TEST(SplitLoss, IsTheLossOfAllColumns) {
                                    loss.vector());
     // Both sums of v terms, in another order.
     const double bound = (16 + std::sqrt(static_cast<double>(v))) * epsilon<A>;
-    const Result got = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true);
+    const SplitResult got = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true);
     expect_close(got.loss, loss.get(), bound, "loss");
     expect_close(got.gradient, logits.get(), epsilon<T> + bound, "gradient");
     const SoftCap cap{20, SoftCap::Form::root};  // x stands for logits that are bounded already
     const Field<T, Exec> again(x);
     softmax_cross_entropy<Exec, T>(this->exec_, Indices<Exec>(targets).vector(), A(0.125), true, again.matrix(),
                                    loss.vector(), cap);
-    const Result bounded = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true, cap);
+    const SplitResult bounded = joined<Exec, T>(this->exec_, x, targets, s.edges, 0.125, true, cap);
     expect_close(bounded.gradient, again.get(), epsilon<T> + bound, "gradient through the bound");
-    const Result loss_alone = joined<Exec, T>(this->exec_, x, targets, s.edges, 0, false);
+    const SplitResult loss_alone = joined<Exec, T>(this->exec_, x, targets, s.edges, 0, false);
     expect_same(loss_alone.loss, got.loss, "loss alone");
     expect_same(loss_alone.gradient, x, "logits without gradient");
   }
@@ -113,7 +113,7 @@ TYPED_TEST(SplitLoss, OneNonFiniteLogitSpoilsItsRow) {
                         -std::numeric_limits<double>::infinity()};
   Array x = random_array(4, 90, 1);
   for (std::size_t i = 0; i < 3; ++i) x(i, 35 * i) = bad[i];
-  const Result got = joined<Exec, T>(this->exec_, x, {1, 2, 3, 4}, {0, 40, 90}, 1, true);
+  const SplitResult got = joined<Exec, T>(this->exec_, x, {1, 2, 3, 4}, {0, 40, 90}, 1, true);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(std::isfinite(got.loss(0, i))) << i;
   EXPECT_TRUE(std::isfinite(got.loss(0, 3)));
 }
