@@ -128,17 +128,13 @@ struct Reference {
   void adapt(std::vector<double>& o) {
     const double rate = 1 - number_of(options, "beta2"), eps = number_of(options, "eps");
     double before = 0, after = 0;
-    std::vector<double> divided(o.size());
+    std::vector<double> divided(o.size()), means(std::max(m, n));  // of squares, of each row or column
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t j = 0; j < n; ++j) means[m >= n ? i : j] += o[i * n + j] * o[i * n + j] / double(std::min(m, n));
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t j = 0; j < n; ++j) {
         const std::size_t at = i * n + j;
-        double mean = 0;
-        if (options.kind == "adamuon")
-          mean = o[at] * o[at];
-        else if (m >= n)
-          for (std::size_t k = 0; k < n; ++k) mean += o[i * n + k] * o[i * n + k] / double(n);
-        else
-          for (std::size_t k = 0; k < m; ++k) mean += o[k * n + j] * o[k * n + j] / double(m);
+        const double mean = options.kind == "adamuon" ? o[at] * o[at] : means[m >= n ? i : j];
         second[at] += rate * (mean - second[at]);
         divided[at] = options.kind == "adamuon" ? o[at] / (std::sqrt(second[at]) + eps)
                                                 : o[at] / std::sqrt(std::max(second[at], eps));

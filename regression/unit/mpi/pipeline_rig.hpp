@@ -107,8 +107,16 @@ inline void restore(TypedExecutor<Host, float>& run, const std::vector<StateFiel
   }
 }
 
-// On this rank alone: so many updates, and the rest in another executor, from state alone.
-inline Trained stop_and_resume(const TrainingCase& run, int stop, int steps, bool drains) {
+// A run that stops after so many updates, drained or not, and goes on.
+struct Stopped {
+  const TrainingCase& run;
+  int stop, steps;
+  bool drains = false;
+};
+
+// On this rank alone: the updates to the stop, and the rest in another executor, from state alone.
+inline Trained stop_and_resume(const Stopped& stopped) {
+  const auto& [run, stop, steps, drains] = stopped;
   const auto alone = make_lone_communicator();
   Trained result;
   SavedState saved;
@@ -137,14 +145,15 @@ inline Trained stop_and_resume(const TrainingCase& run, int stop, int steps, boo
   return result;
 }
 
-inline Trained stopped_and_resumed(const TrainingCase& run, int stop, int steps, bool drains = false) {
-  return train_once([&] { return stop_and_resume(run, stop, steps, drains); });
-}
-
 inline void expect_same(const Trained& one, const Trained& other, const std::string& what) {
   EXPECT_EQ(one.loss, other.loss) << what;
   EXPECT_EQ(one.norm, other.norm) << what;
   EXPECT_TRUE(one.weights == other.weights) << what;
+}
+
+// One process runs it: the first of two ranks does so once for every number of ranks.
+inline void expect_goes_on(const Trained& one, const Stopped& stopped, const std::string& what) {
+  if (world().size() == 2) expect_same(one, train_once([&] { return stop_and_resume(stopped); }), what);
 }
 
 // Four stages with a delay that is corrected for; one or two micro-batches of an update.

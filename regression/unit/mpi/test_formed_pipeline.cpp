@@ -25,7 +25,7 @@ TrainingCase formed_case(const Form& form, Family family = Family::llama) {
   LinearOptions& linear = run.options.model.linear;
   linear.form = form.form;
   linear.variant = form.variant;
-  linear.block_size = 4;
+  linear.block_size = 16;
   linear.merge_every = 3;
   linear.group_size = 64;
   linear.rank = 3;
@@ -103,6 +103,7 @@ TYPED_TEST(FormedPipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) 
 
 // A merge drains as drain_every does: to say so as well changes nothing. What is never merged has no drains.
 TYPED_TEST(FormedPipeline, AMergeDrains) {
+  if (world().size() != 2) return;  // the first rank does all of it, once
   for (const Form& form : forms) {
     TrainingCase run = late(formed_case(form), Stash::on, 8);
     const Trained merged = train_in_one_process<TypeParam>(run, 8);
@@ -123,7 +124,7 @@ TYPED_TEST(FormedPipeline, GoesOnFromACheckpoint) {
       const TrainingCase run = late(formed_case(form), stash, 4);
       const Trained one = train_in_one_process(run, 8);
       for (const int stop : {2, 3, 5, 6})
-        expect_same(one, stopped_and_resumed(run, stop, 8), fmt::format("{}, stop {}", form.form, stop));
+        expect_goes_on(one, {run, stop, 8}, fmt::format("{}, stop {}", form.form, stop));
     }
 }
 
@@ -138,7 +139,7 @@ TYPED_TEST(FormedPipeline, CorrectionsOfDelaysGiveTheBitsOfOneProcess) {
       if (kind == Correction::nesterov) run.options.optimizer.adamw.momentum_decay = 1.0;
       const Trained one = train_in_one_process<TypeParam>(run, 8);
       expect_same(one, train_pipeline<TypeParam>(world(), run, 8), fmt::format("{}, {}", name, static_cast<int>(kind)));
-      if (std::is_same_v<TypeParam, Host>) expect_same(one, stopped_and_resumed(run, 4, 8), "stopped and resumed");
+      if (std::is_same_v<TypeParam, Host>) expect_goes_on(one, {run, 4, 8}, "stopped and resumed");
     }
 }
 
