@@ -6,6 +6,10 @@ function(sestina_embed target source header namespace)
   add_custom_command(OUTPUT ${output} DEPENDS ${ARGN} ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
     COMMAND ${CMAKE_COMMAND} -DHEADER=${output} -DNAMESPACE=${namespace} "-DFILES=${ARGN}" -P ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake
     VERBATIM)
-  target_sources(${target} PRIVATE ${output})
+  foreach(library ${target} ${target}_plain)
+    if(TARGET ${library})
+      target_sources(${library} PRIVATE ${output})
+    endif()
+  endforeach()
   set_property(SOURCE ${source} APPEND PROPERTY INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}/generated)
 endfunction()

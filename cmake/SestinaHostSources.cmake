@@ -5,7 +5,7 @@
 # sestina_includes_kokkos(file result): TRUE when the file includes Kokkos. Answers are kept for the whole configure run.
 function(sestina_includes_kokkos file result)
   get_property(known GLOBAL PROPERTY sestina_kokkos_${file})
-  if(NOT known)
+  if("${known}" STREQUAL "")
     set_property(GLOBAL PROPERTY sestina_kokkos_${file} FALSE)  # while looking: headers may include each other
     set(known FALSE)
     file(STRINGS ${file} lines REGEX "^[ \t]*#[ \t]*include")

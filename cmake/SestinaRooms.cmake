@@ -32,6 +32,26 @@ function(sestina_never_unity)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
+# sestina_split_plain(room list): puts those sources of a list that do not include Kokkos into an object library for the host
+# compiler, in which several are compiled as one: CMake leaves sources with options of their own out of that.
+function(sestina_split_plain room list)
+  set(plain)
+  foreach(source IN LISTS ${list})
+    sestina_includes_kokkos(${source} needs_device_compiler)
+    if(NOT needs_device_compiler)
+      list(APPEND plain ${source})
+    endif()
+  endforeach()
+  list(REMOVE_ITEM ${list} ${plain})
+  add_library(sestina_${room}_plain OBJECT ${plain})
+  target_link_libraries(sestina_${room}_plain PRIVATE $<TARGET_PROPERTY:sestina_${room},LINK_LIBRARIES>)
+  target_compile_definitions(sestina_${room}_plain PRIVATE $<TARGET_PROPERTY:sestina_${room},COMPILE_DEFINITIONS>)
+  target_include_directories(sestina_${room}_plain PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(sestina_${room}_plain PRIVATE --host-only -Wall -Wextra)
+  set_target_properties(sestina_${room}_plain PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set(${list} ${${list}} $<TARGET_OBJECTS:sestina_${room}_plain> PARENT_SCOPE)
+endfunction()
+
 function(sestina_room room)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/sestina\\.cpp$|/spack_repo/")
@@ -73,6 +93,9 @@ function(sestina_room room)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cpp)
     file(TOUCH ${sources})
   endif()
+  if(Kokkos_ENABLE_CUDA AND NOT room STREQUAL kernels)  # whose sources have flags of their own
+    sestina_split_plain(${room} sources)
+  endif()
   add_library(sestina_${room} ${sources})  # static, or shared with BUILD_SHARED_LIBS
   add_library(Sestina::${room} ALIAS sestina_${room})
   set_target_properties(sestina_${room} PROPERTIES EXPORT_NAME ${room} POSITION_INDEPENDENT_CODE ON DEFINE_SYMBOL ""
@@ -84,8 +107,8 @@ function(sestina_room room)
     # fmt 9 makes nothing constexpr under nvcc, and then its own checks of format strings do not compile.
     target_compile_definitions(sestina_${room} PUBLIC FMT_USE_CONSTEXPR=1)
   endif()
-  sestina_host_sources(${sources})
   if(room STREQUAL kernels)  # has flags of its own
+    sestina_host_sources(${sources})
     sestina_precompile(sestina_kernels kernels)
   else()
     sestina_precompile(sestina_${room} rooms)

@@ -43,7 +43,7 @@ nvcc_major_is() { "${nvcc:?}" --version | grep -q "release $1\."; }
 build_kokkos() {
   local kind=$1 link=$2 stamp prefix
   stamp="$source_sha256 $machine_id $(sha256sum <"$root/cmake/kokkos.sh")"
-  [ "$kind" = host ] || stamp+=" $cuda_arch $("$nvcc" --version | tail -1)"
+  [ "$kind" = host ] || stamp+=" $cuda_arch $("$nvcc" --version | tail -1) ${NVCC_WRAPPER_DEFAULT_COMPILER:-}"
   prefix="$cache/kokkos-$kind-$(sha256sum <<<"$stamp" | cut -c1-16)"
   # In a cache that cannot be written, as before there was one.
   mkdir -p "$prefix" 2>/dev/null || prefix="$link.own"
@@ -61,7 +61,8 @@ install_kokkos() {
   local kind=$1 prefix=$2 work="$2/src"
   kokkos_source "$work"
   local -a common=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=20 -DCMAKE_INSTALL_PREFIX="$prefix"
-    -DCMAKE_POSITION_INDEPENDENT_CODE=ON "-DCMAKE_PREFIX_PATH=$prefix" -Wno-dev)
+    -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16
+    "-DCMAKE_PREFIX_PATH=$prefix" -Wno-dev)
   # Without its deprecated code no Kokkos policy makes a heap handle: a training step allocates nothing.
   local -a kokkos=(-DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF)
   if [ "$kind" = cuda ]; then

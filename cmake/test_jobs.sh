@@ -9,11 +9,10 @@ test_jobs() {
   trap summary EXIT
   job "build" 10 build_tests
   job "host tests" 10 host_tests
-  job "Slurm" 2 slurm_tests
-  job "AVX2" 3 avx2_tests
-  job "clang" 4 clang_tests
-  job "sanitizers" 10 sanitizer_tests
-  job "CUDA" 10 cuda_tests
+  job "Slurm" 3 slurm_tests
+  job "AVX2" 2 avx2_tests
+  job "sanitizers" 11 sanitizer_tests
+  job "CUDA" 9 cuda_tests
   say "done"
 }
 
@@ -58,8 +57,8 @@ host_tests() {
   say "host tests"
   # Launchers and daemons of others stand between these tests and the program: a test that fails is tried once more, and
   # named at the end.
-  # One more at a time than there are cores: those of several ranks wait for half of their time.
-  run_ctest "$build" --label-exclude slurm --parallel $((jobs + 1)) --repeat until-pass:2
+  # More at a time than there are cores: ranks, and those who watch them, wait for half of their time.
+  run_ctest "$build" --label-exclude slurm --parallel $((jobs + 2)) --repeat until-pass:2
 }
 
 slurm_tests() {
@@ -108,25 +107,6 @@ avx2_tests() {
   unset ONEDNN_MAX_CPU_ISA OPENBLAS_CORETYPE
 }
 
-# Everything but the tests compiled by clang, in which a warning is an error, and the unit tests of kernels, whose vectors and
-# sums are where compilers differ.
-clang_tests() {
-  if ! echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - 2>/dev/null; then
-    say "no clang++ with OpenMP (libomp-dev): its build is skipped"
-    skipped=$((skipped + 1))
-    return 0
-  fi
-  prepare host
-  say "building Sestina with clang"
-  # unit_portable: the twins for HIP and SYCL, whose compilers are clang's, on a Kokkos for the host.
-  compile clang "$build/clang" programs unit_kernels unit_portable || { build_failed "$build/clang"; return 0; }
-  passed=$((passed + 1))
-  say "tests of kernels and of twins for other devices, compiled by clang"
-  run_ctest "$build/clang" --label-regex '^kernels$'
-  # This build has no optimization, in which products through Kokkos Kernels take minutes.
-  run_ctest "$build/clang" --label-regex '^portable$' --exclude-regex 'Gemm|NewtonSchulz'
-}
-
 build_quick_tests() {
   prepare host
   say "building Sestina and some of its tests"
@@ -140,16 +120,23 @@ quick_tests() {
     --tests-regex '^(kernels|parallel|step)\.|^style\.|^replay\.golden$|^case\.(llama-adamw|llama-bf16|resume|ranks)$'
 }
 
+# clang_compiles OPTIONS...: true where there is a clang++ with OpenMP that links with these options.
+clang_compiles() { printf '#include <omp.h>\nint main() {}' | clang++ -fopenmp "$@" -x c++ - -o /dev/null 2>/dev/null; }
+
 # The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of
-# every memory access and every undefined operation.
+# every memory access and every undefined operation. Compiled by clang, in which a warning is an error: it takes half of the
+# time that g++ takes for it, and it is the compiler of HIP and SYCL, for whose twins unit_portable is.
 sanitizer_tests() {
   prepare host
-  # clang takes half of the time that g++ takes for it.
-  if echo 'int main() {}' | clang++ -fopenmp -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null; then
-    options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang)
+  if clang_compiles -fsanitize=address,undefined; then
+    options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
+  else
+    say "no clang++ with OpenMP and sanitizers (libomp-dev, libclang-rt-dev): what it makes of the sources is skipped"
+    skipped=$((skipped + 1))
   fi
-  say "building the unit tests with sanitizers"
-  compile cpu-asan "$build/asan" unit_tests fuzz_replays unit_mpi || { build_failed "$build/asan"; return 0; }
+  say "building the programs and the unit tests with sanitizers"
+  compile cpu-asan "$build/asan" programs unit_tests fuzz_replays unit_mpi || { build_failed "$build/asan"; return 0; }
+  passed=$((passed + 1))
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$root/regression/unit/leaks.supp:print_suppressions=0"
@@ -168,11 +155,13 @@ cuda_tests() {
     skipped=$((skipped + 1))
     return 0
   fi
-  prepare cuda
   local gpu="" preset=cuda-ci dir="$build/cuda-ci"
   if nvidia-smi --list-gpus >/dev/null 2>&1; then
     gpu="unit_kernels unit_core unit_io unit_step unit_mpi sestina-replay" preset=cuda dir="$build/cuda"
+  elif clang_compiles; then
+    export NVCC_WRAPPER_DEFAULT_COMPILER=clang++  # takes half of the time that g++ takes for the host's side
   fi
+  prepare cuda
   say "building Sestina for CUDA"
   compile $preset "$dir" sestina $gpu || { build_failed "$dir"; return 0; }
   passed=$((passed + 1))

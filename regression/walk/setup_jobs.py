@@ -59,6 +59,12 @@ job slow 2 slow
 """)
         self.assertRegex(out, r"time: quick +0 s of 120\ntime: slow +12[1-3] s of 120  over its budget\n3 passed, 0 failed, 0 skipped\n$")
 
+    def test_the_jobs_fit_into_three_quarters_of_an_hour(self):
+        jobs = (ROOT / "cmake/test_jobs.sh").read_text().split("test_jobs() {")[1].split("}")[0]
+        minutes = [int(n) for n in re.findall(r'^  job "[^"]+" (\d+) \w+$', jobs, re.M)]
+        self.assertGreater(len(minutes), 5)
+        self.assertLessEqual(sum(minutes), 45)
+
     def test_a_job_that_ends_the_script_is_a_failure(self):
         self.assertRegex(self.shell("trap summary EXIT\nbad() { false; }\njob bad 2 bad", code=1), r"\n?0 passed, 1 failed, 0 skipped\n$")
 
