@@ -1,6 +1,7 @@
 """A name in an unnamed namespace of a source is one name in its room, and in the tests of its room: builds that compile
 several sources as one (CMAKE_UNITY_BUILD: all presets but cpu-debug and cuda) put any two sources of a target together, and
-which ones changes with every source that is added (in kernels for nvcc and under sanitizers alone, twins apart). Functions may overload: theirs is the name with its parameters."""
+which ones changes with every source that is added (in kernels for nvcc and under sanitizers alone, twins apart).
+Functions may overload: theirs is the name with its parameters."""
 import re
 
 import tree
