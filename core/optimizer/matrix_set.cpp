@@ -325,11 +325,6 @@ class StreamSet : public MatrixSet<Exec> {
 template <class Exec>
 std::unique_ptr<MatrixSet<Exec>> make_matrix_set(const Exec& exec, const std::vector<MatrixItem<Exec>>& items,
                                                  const MatrixSetOptions& setting) {
-  const auto begins_again = [](const MatrixItem<Exec>& item) { return item.reset_every > 0; };
-  if (leaves(memory_of<Exec>, setting.options.state_tier) && std::any_of(items.begin(), items.end(), begins_again))
-    fail(ExitCode::bad_deck,
-         "optimizer.state_tier: moments of packed rotations, which start over, stay in the memory of the device: "
-         "\"device\" next to them");
   if constexpr (is_host<Exec>) {
     std::vector<double> cost;
     for (const auto& item : items) cost.push_back(stream_cost(item.rows(), item.cols()));

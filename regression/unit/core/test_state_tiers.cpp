@@ -198,13 +198,15 @@ class Matrices {
   Matrices(const MatrixOptions& options, std::size_t most = 0) : gradient_("g", size), weight_("w", size) {
     fill(weight_, 0);
     std::vector<MatrixItem<Host>> items;
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i) {
       items.push_back({{"matrix_" + std::to_string(i),
                         Matrix<const float, Host>(gradient_.data() + i * rows * cols, rows, cols),
                         Matrix<float, Host>(weight_.data() + i * rows * cols, rows, cols),
                         {}},
                        {0.01, 0.1},
                        static_cast<std::int64_t>(i)});
+      if (i % 3 == 0) items.back().reset_every = 6;  // as that of rotations, which merges end
+    }
     MatrixSetOptions setting;
     setting.options = options;
     setting.deterministic = true;
