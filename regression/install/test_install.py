@@ -21,7 +21,7 @@ import fake_spack  # noqa: E402
 BUILD, CMAKE = pathlib.Path(os.environ["BUILD_DIR"]), os.environ["CMAKE"]
 BAD_DECK = 78
 # Of the unit tests those that read texts and decks: that the suite runs all of them is not what is tried here.
-SOME_TESTS = {"GTEST_FILTER": "Tokenizer.*:CommandLine.*"}
+SOME_TESTS = {"GTEST_FILTER": "Tokenizer.*:TextTokens.*:CommandLine.*"}
 
 
 def contents(folder):
