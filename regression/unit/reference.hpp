@@ -37,6 +37,9 @@ inline constexpr double epsilon = std::numeric_limits<T>::epsilon();
 template <>
 inline constexpr double epsilon<bf16> = 0x1p-7;
 
+// A few roundings of fp32 each, relative to the value.
+inline constexpr double few_roundings = 16 * epsilon<float>;
+
 // What a test feeds to a kernel is first rounded to the stored type, so that the reference sees the same numbers.
 template <class T>
 Array rounded(Array a) {

@@ -49,8 +49,8 @@ void plain(const AdamWStep& s, double gradient, double& w, double& m, double& v)
 
 template <class T>
 class AdamWTest : public testing::Test {};
-using AdamWTypes = testing::Types<float, double, bf16>;
-TYPED_TEST_SUITE(AdamWTest, AdamWTypes);
+using AllTypes = testing::Types<float, double, bf16>;
+TYPED_TEST_SUITE(AdamWTest, AllTypes);
 
 TYPED_TEST(AdamWTest, MatchesPlainUpdate) {
   using S = Acc<TypeParam>;

@@ -1,5 +1,5 @@
-// Cayley-Neumann rotations and products with block-diagonal_of_blocks matrices against dense products of doubles,
-// identities of the series, and finite differences.
+// Cayley-Neumann rotations and products with block-diagonal matrices against dense products of doubles, identities of
+// the series, and finite differences.
 #include "../linear_algebra.hpp"
 #include "../reference.hpp"
 #include "../spaces.hpp"

@@ -12,8 +12,6 @@
 namespace sestina::reference {
 namespace {
 
-constexpr double few = 16 * std::numeric_limits<float>::epsilon();
-
 // The values of Dettmers et al. as their program lists them: in decade i the middles between 2^i + 1 (without a sign
 // 2^(i + 1) + 1) even steps from 0.1 to 1, times 10^(i - 6), of both signs; 0 and 1.
 std::vector<double> published_table(bool with_sign) {
@@ -49,7 +47,7 @@ void expect_nearest() {
   const std::vector<double> table = published_table(with_sign), shares = all_shares<with_sign>();
   ASSERT_EQ(table.size(), 256u);
   for (std::size_t i = 0; i < table.size(); ++i)  // a power of ten in single precision is one of several products
-    EXPECT_NEAR(shares[i], table[i], few * std::abs(table[i])) << i;
+    EXPECT_NEAR(shares[i], table[i], few_roundings * std::abs(table[i])) << i;
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);
     EXPECT_EQ(code_of_share<with_sign>(share_of<with_sign>(byte)), byte);
@@ -61,7 +59,7 @@ void expect_nearest() {
     double want = nearest(table, x);
     if (!with_sign && x > 0 && want == 0) want = *std::upper_bound(table.begin(), table.end(), 0.0);
     // Between two values in the middle both are right.
-    EXPECT_LE(std::abs(got - x), std::abs(want - x) + few * (std::abs(x) + std::abs(want)))
+    EXPECT_LE(std::abs(got - x), std::abs(want - x) + few_roundings * (std::abs(x) + std::abs(want)))
         << x << ": " << got << ", " << want;
   }
 }
@@ -154,7 +152,7 @@ TYPED_TEST(CodedAdamW, MovesAsAdamWFromItsMoments) {
         const double w =
             before.values[i] * (1 - 0.02 * 0.1) -
             0.02 * m.values[i] / rule.bias_correction1 / (std::sqrt(v.values[i] / rule.bias_correction2) + rule.eps);
-        ASSERT_NEAR(got.values[i], w, (eps + (t > 1 ? few : 0)) * (1 + std::abs(w))) << i;
+        ASSERT_NEAR(got.values[i], w, (eps + (t > 1 ? few_roundings : 0)) * (1 + std::abs(w))) << i;
         ASSERT_EQ(rounded_to.values[i], double(Acc<T>(T(Acc<T>(got.values[i])))));
       }
       double m_top = 0, v_top = 0;
@@ -170,8 +168,8 @@ TYPED_TEST(CodedAdamW, MovesAsAdamWFromItsMoments) {
           const double m_off = std::abs(nearest(signed_table, m(i, j) / m_top) * m_top - m(i, j));
           const double v_off =
               std::max(std::abs(nearest(table, v(i, j) / v_top) * v_top - v(i, j)), smallest - v(i, j));
-          ASSERT_LE(std::abs(m_got(i, j) - m(i, j)), m_off + few * m_top) << i << ' ' << j;
-          ASSERT_LE(std::abs(v_got(i, j) - v(i, j)), v_off + few * v_top) << i << ' ' << j;
+          ASSERT_LE(std::abs(m_got(i, j) - m(i, j)), m_off + few_roundings * m_top) << i << ' ' << j;
+          ASSERT_LE(std::abs(v_got(i, j) - v(i, j)), v_off + few_roundings * v_top) << i << ' ' << j;
           ASSERT_GT(v_got(i, j), 0);
         }
     }
@@ -228,7 +226,7 @@ TYPED_TEST(CodedDirection, ComesFromMomentsBeforeTheyAreRounded) {
       v.values[i] += 0.001 * (x * x - v.values[i]);
       want.values[i] = m.values[i] / (std::sqrt(v.values[i]) + 1e-6);
     }
-    expect_close(values_of(run.master), want, 4 * few, "direction");
+    expect_close(values_of(run.master), want, 4 * few_roundings, "direction");
     const Array kept = run.decoded(true);
     for (const double value : kept.values) EXPECT_GT(value, 0);
   }

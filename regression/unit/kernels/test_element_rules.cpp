@@ -173,8 +173,8 @@ void expect_published(const Step& step, const Plain& plain, const State& state, 
 
 template <class T>
 class ElementRules : public testing::Test {};
-using RuleTypes = testing::Types<float, double, bf16>;
-TYPED_TEST_SUITE(ElementRules, RuleTypes);
+using AllTypes = testing::Types<float, double, bf16>;
+TYPED_TEST_SUITE(ElementRules, AllTypes);
 
 // A dozen roundings in an update. The iterate of schedule-free comes back from weight and average, which magnifies what
 // these lost by 1 / (1 - beta1).

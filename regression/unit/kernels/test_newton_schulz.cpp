@@ -8,7 +8,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/newton_schulz_step.hpp"
+#include "regression/unit/kernels/plain_newton_schulz.hpp"
 #include "regression/unit/linear_algebra.hpp"
 #include "regression/unit/spaces.hpp"
 
@@ -16,11 +16,13 @@ namespace sestina {
 namespace {
 
 using reference::Array;
+using reference::cubic_step;
 using reference::Field;
+using reference::newton_schulz_sample;
+using reference::plain_newton_schulz;
+using reference::simple_step;
 
-constexpr NewtonSchulzStep simple = {3.4445, -4.7750, 2.0315};
-constexpr NewtonSchulzStep cubic = {1.5, -0.5, 0};  // Newton's own: converges from below 1
-const std::vector<NewtonSchulzStep> five(5, simple);
+const std::vector<NewtonSchulzStep> five(5, simple_step);
 
 template <class Exec>
 Array orthogonalized(const Array& x, const NewtonSchulz& ns, bool in_bf16 = false, const Exec& exec = Exec()) {
@@ -42,15 +44,6 @@ class NewtonSchulzTest : public testing::Test {
 };
 TYPED_TEST_SUITE(NewtonSchulzTest, reference::StreamSpaces, reference::SpaceNames);
 
-Array plain(Array x, const NewtonSchulz& ns) {
-  newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);
-  return x;
-}
-
-Array sample(std::size_t rows, std::size_t cols) {
-  return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
-}
-
 double cosine(const Array& a, const Array& b) {
   return reference::inner(a, b) / std::sqrt(reference::inner(a, a) * reference::inner(b, b));
 }
@@ -66,18 +59,18 @@ constexpr std::size_t shapes[][2] = {{1, 1},  {1, 33},  {33, 1},   {2, 2},     {
 TYPED_TEST(NewtonSchulzTest, MatchesPlainLoops) {
   for (const auto& [rows, cols] : shapes)
     for (const NewtonSchulzNorm norm : {NewtonSchulzNorm::max, NewtonSchulzNorm::add}) {
-      const Array x = sample(rows, cols);
+      const Array x = newton_schulz_sample(rows, cols);
       const NewtonSchulz ns = {five, 0.5, norm};
       SCOPED_TRACE(testing::Message() << rows << " x " << cols);
-      reference::expect_close(this->run(x, ns), plain(x, ns), tolerance(x), "quintic");
+      reference::expect_close(this->run(x, ns), plain_newton_schulz(x, ns), tolerance(x), "quintic");
     }
 }
 
 TYPED_TEST(NewtonSchulzTest, CubicStepsSkipTheSquare) {
-  const std::vector<NewtonSchulzStep> steps = {cubic, cubic, simple, cubic};
+  const std::vector<NewtonSchulzStep> steps = {cubic_step, cubic_step, simple_step, cubic_step};
   for (const auto& [rows, cols] : shapes) {
-    const Array x = sample(rows, cols);
-    reference::expect_close(this->run(x, {steps}), plain(x, {steps}), tolerance(x), "cubic");
+    const Array x = newton_schulz_sample(rows, cols);
+    reference::expect_close(this->run(x, {steps}), plain_newton_schulz(x, {steps}), tolerance(x), "cubic");
   }
 }
 
@@ -85,11 +78,11 @@ TYPED_TEST(NewtonSchulzTest, CubicStepsSkipTheSquare) {
 TYPED_TEST(NewtonSchulzTest, SmallMatrices) {
   for (const double size : {1e-7, 1e-15, 1e-30})
     for (const double eps : {1e-7, 1e-15}) {
-      Array x = sample(9, 14);
+      Array x = newton_schulz_sample(9, 14);
       for (double& value : x.values) value *= size;
       x = reference::rounded<float>(x);
       const NewtonSchulz ns = {five, eps};
-      reference::expect_close(this->run(x, ns), plain(x, ns), tolerance(x), "small");
+      reference::expect_close(this->run(x, ns), plain_newton_schulz(x, ns), tolerance(x), "small");
     }
 }
 
@@ -103,7 +96,7 @@ TYPED_TEST(NewtonSchulzTest, ZeroGivesZero) {
 }
 
 TYPED_TEST(NewtonSchulzTest, NanIsNotHidden) {
-  Array x = sample(8, 12);
+  Array x = newton_schulz_sample(8, 12);
   x(3, 4) = std::numeric_limits<double>::quiet_NaN();
   const Array y = this->run(x, {five});
   for (const double value : y.values) ASSERT_TRUE(std::isnan(value));
@@ -111,7 +104,7 @@ TYPED_TEST(NewtonSchulzTest, NanIsNotHidden) {
 
 // Zero rows stay zero, and what is added to the shape of a matrix as zeros changes nothing else but rounding.
 TYPED_TEST(NewtonSchulzTest, PaddingStaysZero) {
-  Array x = sample(20, 30);
+  Array x = newton_schulz_sample(20, 30);
   for (std::size_t j = 0; j < x.cols; ++j) x(7, j) = x(19, j) = 0;
   const Array y = this->run(x, {five});
   for (std::size_t j = 0; j < x.cols; ++j) {
@@ -134,7 +127,8 @@ TYPED_TEST(NewtonSchulzTest, TallIsTheTransposeOfWide) {
 
 TYPED_TEST(NewtonSchulzTest, Bf16PointsWhereFp32Does) {
   for (const auto& [rows, cols] : shapes) {
-    const Array x = sample(rows, cols), exact = plain(x, {five}), got = this->run(x, {five}, true);
+    const Array x = newton_schulz_sample(rows, cols), exact = plain_newton_schulz(x, {five}),
+                got = this->run(x, {five}, true);
     // bf16 products err by about 2 % of the RMS (2^-9 per rounding, amplified); the cosine loses half its square.
     EXPECT_GT(cosine(got, exact), 0.999) << rows << " x " << cols;
     EXPECT_NEAR(std::sqrt(reference::inner(got, got) / reference::inner(exact, exact)), 1, 0.03);
@@ -144,7 +138,7 @@ TYPED_TEST(NewtonSchulzTest, Bf16PointsWhereFp32Does) {
 TEST(NewtonSchulz, SameBitsOnOneThreadAndOnAll) {
   for (const bool in_bf16 : {false, true})
     for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{150, 333}, {333, 150}, {260, 260}}) {
-      const Array x = sample(rows, cols);
+      const Array x = newton_schulz_sample(rows, cols);
       const Array one = orthogonalized<Serial>(x, {five}, in_bf16);
       for (const int threads : {1, 2, 3})
         reference::expect_same(orthogonalized<Host>(x, {five}, in_bf16, Host(threads)), one, "threads");
@@ -187,7 +181,7 @@ TYPED_TEST(NewtonSchulzTest, MomentumPass) {
 // W = (1 - lr wd) W - lr s O with O in wide form, and its rounded copy.
 template <class T, class Exec>
 void check_move(std::size_t rows, std::size_t cols) {
-  const Array o = reference::rounded<T>(reference::random_array(rows, cols, 3)), w = sample(rows, cols);
+  const Array o = reference::rounded<T>(reference::random_array(rows, cols, 3)), w = newton_schulz_sample(rows, cols);
   const Field<T, Exec> direction(rows > cols ? reference::transposed(o) : o);
   const Field<float, Exec> master(w), alone(w);
   const Field<bf16, Exec> rounded(rows, cols);

@@ -6,6 +6,7 @@
 
 #include "kernels/optimizer/newton_schulz.hpp"
 #include "kernels/optimizer/newton_schulz_sets.hpp"
+#include "regression/unit/kernels/plain_newton_schulz.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {
@@ -13,13 +14,11 @@ namespace {
 
 using reference::Array;
 using reference::Field;
+using reference::newton_schulz_sample;
+using reference::plain_newton_schulz;
 using Form = NewtonSchulzForm;
 
 constexpr std::size_t form_shapes[][2] = {{1, 1}, {1, 33}, {33, 1}, {7, 33}, {33, 7}, {24, 24}, {40, 90}};
-
-Array form_sample(std::size_t rows, std::size_t cols) {
-  return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
-}
 
 struct FormResult {
   Array x;
@@ -37,11 +36,6 @@ FormResult run_form(const Array& x, const NewtonSchulz& ns, bool in_bf16 = false
   return {out.get(), gemm.take_count().flops};
 }
 
-Array plain_form(Array x, const NewtonSchulz& ns) {
-  newton_schulz_plain(ns, x.rows, x.cols, x.values);
-  return x;
-}
-
 template <class Exec>
 class NewtonSchulzForms : public testing::Test {};
 TYPED_TEST_SUITE(NewtonSchulzForms, reference::StreamSpaces, reference::SpaceNames);
@@ -55,10 +49,10 @@ TYPED_TEST(NewtonSchulzForms, GramIsPlain) {
            {"simple", 1}, {"simple", 2}, {"simple", 5}, {"quintic", 5}, {"cubic5", 5}, {"polar_express", 8}}) {
     const auto steps = newton_schulz_steps(set, count);
     for (const auto& [rows, cols] : form_shapes) {
-      const Array x = form_sample(rows, cols);
+      const Array x = newton_schulz_sample(rows, cols);
       const NewtonSchulz ns = {steps, 1e-7, NewtonSchulzNorm::max, Form::gram};
       SCOPED_TRACE(testing::Message() << set << " " << count << ", " << rows << " x " << cols);
-      reference::expect_close(run_form<TypeParam>(x, ns).x, plain_form(x, ns), form_tolerance(x), "gram form");
+      reference::expect_close(run_form<TypeParam>(x, ns).x, plain_newton_schulz(x, ns), form_tolerance(x), "gram form");
     }
   }
 }
@@ -70,7 +64,8 @@ TYPED_TEST(NewtonSchulzForms, GramInBf16IsAsNearAsPlain) {
   for (const bool balanced : {false, true})
     for (const auto& [rows, cols] : form_shapes) {
       const NewtonSchulz ns = {steps, 1e-7, NewtonSchulzNorm::max, Form::gram, balanced, balanced, balanced};
-      const Array x = form_sample(rows, cols), want = plain_form(x, ns), got = run_form<TypeParam>(x, ns, true).x;
+      const Array x = newton_schulz_sample(rows, cols), want = plain_newton_schulz(x, ns),
+                  got = run_form<TypeParam>(x, ns, true).x;
       double difference = 0;
       for (std::size_t i = 0; i < got.values.size(); ++i) difference += std::pow(got.values[i] - want.values[i], 2);
       EXPECT_LT(std::sqrt(difference / reference::inner(want, want)), 0.05) << rows << " x " << cols;
@@ -85,14 +80,14 @@ TYPED_TEST(NewtonSchulzForms, NormAndBalancesFollowTheirRules) {
       for (const bool snap : {false, true})
         for (const Form form : {Form::plain, Form::gram})
           for (const auto& [rows, cols] : {std::pair<std::size_t, std::size_t>{7, 33}, {33, 7}, {20, 20}, {1, 16}}) {
-            Array x = form_sample(rows, cols);
+            Array x = newton_schulz_sample(rows, cols);
             for (std::size_t j = 0; j < cols; ++j) x(rows / 2, j) *= 16;  // a row that is longer than the others
             SCOPED_TRACE(testing::Message()
                          << gram_norm << equal_rows << snap << int(form) << ", " << rows << " x " << cols);
             for (const auto& set : {steps, cubic}) {
               const NewtonSchulz ns = {set, 1e-7, NewtonSchulzNorm::max, form, gram_norm, equal_rows, snap};
               const Array got = run_form<TypeParam>(x, ns).x;
-              reference::expect_close(got, plain_form(x, ns), form_tolerance(x), "direction");
+              reference::expect_close(got, plain_newton_schulz(x, ns), form_tolerance(x), "direction");
               if (snap) EXPECT_NEAR(reference::inner(got, got), double(std::min(rows, cols)), 1e-4);
             }
           }
@@ -104,11 +99,11 @@ TYPED_TEST(NewtonSchulzForms, EpsIsOfTheNormThatIsChosen) {
   for (const double size : {1e-7, 1e-3})
     for (const NewtonSchulzNorm norm : {NewtonSchulzNorm::max, NewtonSchulzNorm::add})
       for (const bool equal_rows : {false, true}) {
-        Array x = form_sample(9, 14);
+        Array x = newton_schulz_sample(9, 14);
         for (double& value : x.values) value *= size;
         x = reference::rounded<float>(x);
         const NewtonSchulz ns = {steps, 1e-5, norm, Form::plain, true, equal_rows};
-        reference::expect_close(run_form<TypeParam>(x, ns).x, plain_form(x, ns), form_tolerance(x), "small");
+        reference::expect_close(run_form<TypeParam>(x, ns).x, plain_newton_schulz(x, ns), form_tolerance(x), "small");
       }
 }
 
@@ -119,7 +114,7 @@ TYPED_TEST(NewtonSchulzForms, ZeroGivesZeroAndNanIsNotHidden) {
       for (const Form form : {Form::plain, Form::gram}) {
         const NewtonSchulz ns = {steps, eps, NewtonSchulzNorm::max, form, true, true, true};
         reference::expect_same(run_form<TypeParam>(Array(12, 40), ns, in_bf16).x, Array(12, 40), "of zero");
-        Array x = form_sample(12, 40);
+        Array x = newton_schulz_sample(12, 40);
         for (std::size_t j = 0; j < x.cols; ++j) x(7, j) = 0;
         const Array y = run_form<TypeParam>(x, ns, in_bf16).x;
         for (std::size_t j = 0; j < x.cols; ++j) ASSERT_EQ(y(7, j), 0);
@@ -135,7 +130,7 @@ TYPED_TEST(NewtonSchulzForms, ExecutesWhatItStates) {
            {"simple", 5}, {"simple", 2}, {"polar_express", 8}, {"cubic5", 5}}) {
     const auto steps = newton_schulz_steps(set, count);
     for (const auto& [rows, cols] : form_shapes) {
-      const Array x = form_sample(rows, cols);
+      const Array x = newton_schulz_sample(rows, cols);
       const auto s = double(std::min(rows, cols)), l = double(std::max(rows, cols));
       const double plain = newton_schulz_flops(steps, false, s, l), gram = newton_schulz_flops(steps, true, s, l);
       const auto executed = [&](Form form, bool gram_norm) {
@@ -160,7 +155,7 @@ TEST(NewtonSchulzForm, SameBitsOnOneThreadAndOnAll) {
   const auto steps = newton_schulz_steps("simple", 5);
   const NewtonSchulz ns = {steps, 1e-7, NewtonSchulzNorm::max, Form::gram, true, true, true};
   for (const bool in_bf16 : {false, true}) {
-    const Array x = form_sample(40, 90), one = run_form<Serial>(x, ns, in_bf16).x;
+    const Array x = newton_schulz_sample(40, 90), one = run_form<Serial>(x, ns, in_bf16).x;
     for (const int threads : {1, 2})
       reference::expect_same(run_form<Host>(x, ns, in_bf16, Host(threads)).x, one, "threads");
   }

@@ -5,17 +5,18 @@
 
 #include <limits>
 
-#include "kernels/optimizer/newton_schulz_step.hpp"
+#include "regression/unit/kernels/plain_newton_schulz.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina {
 namespace {
 
 using reference::Array;
+using reference::cubic_step;
 using reference::Field;
-
-constexpr NewtonSchulzStep simple_step = {3.4445, -4.7750, 2.0315};
-constexpr NewtonSchulzStep cubic_step = {1.5, -0.5, 0};
+using reference::newton_schulz_sample;
+using reference::plain_newton_schulz;
+using reference::simple_step;
 
 struct Slab {
   std::size_t row = 0, rows = 0, col = 0, cols = 0;
@@ -66,7 +67,7 @@ class Others {
     for (std::size_t i = 0; i < own.values.size(); ++i) theirs.values[i] -= own.values[i];
     const NewtonSchulz once = {std::span(&step, 1), 0};
     const double size = std::sqrt(sum_of_squares(now_));
-    // The plain_shards loops divide by the norm first: a step with the norm taken out of its coefficients.
+    // The plain loops divide by the norm first: a step with the norm taken out of its coefficients.
     const NewtonSchulzStep scaled = {step.a * size, step.b * std::pow(size, 3), step.c * std::pow(size, 5)};
     newton_schulz_plain(std::span(&scaled, 1), 0, once.norm, now_.rows, now_.cols, now_.values);
     return theirs;
@@ -168,15 +169,6 @@ ShardResult run_shard(const Array& whole, const Slab& slab, CutSide cut, const N
   return result;
 }
 
-Array shard_sample(std::size_t rows, std::size_t cols) {
-  return reference::rounded<float>(reference::random_array(rows, cols, static_cast<unsigned>(rows * 1000 + cols)));
-}
-
-Array plain_shards(Array x, const NewtonSchulz& ns) {
-  newton_schulz_plain(ns.steps, ns.eps, ns.norm, x.rows, x.cols, x.values);
-  return x;
-}
-
 template <class Exec>
 class NewtonSchulzShard : public testing::Test {};
 TYPED_TEST_SUITE(NewtonSchulzShard, reference::RunSpaces, reference::SpaceNames);
@@ -200,13 +192,13 @@ TYPED_TEST(NewtonSchulzShard, IsTheShardOfTheOrthogonalisedMatrix) {
   const std::vector<NewtonSchulzStep> steps = {simple_step, simple_step, cubic_step, simple_step, simple_step};
   for (const ShardCase& c : cases)
     for (const NewtonSchulzNorm norm : {NewtonSchulzNorm::max, NewtonSchulzNorm::add}) {
-      const Array x = shard_sample(c.rows, c.cols);
+      const Array x = newton_schulz_sample(c.rows, c.cols);
       const NewtonSchulz ns = {steps, 1e-7, norm};
       const ShardResult got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns);
       SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", slab of " << c.slab.rows << " x "
                                       << c.slab.cols);
       EXPECT_EQ(got.sums, 5);
-      reference::expect_close(got.shard, slab_of(plain_shards(x, ns), c.slab),
+      reference::expect_close(got.shard, slab_of(plain_newton_schulz(x, ns), c.slab),
                               30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "shard");
     }
 }
@@ -215,10 +207,10 @@ TYPED_TEST(NewtonSchulzShard, IsTheShardOfTheOrthogonalisedMatrix) {
 TYPED_TEST(NewtonSchulzShard, UncountedShardsAddNothing) {
   const std::vector<NewtonSchulzStep> steps(5, simple_step);
   for (const ShardCase& c : cases) {
-    const Array x = shard_sample(c.rows, c.cols);
+    const Array x = newton_schulz_sample(c.rows, c.cols);
     const NewtonSchulz ns = {steps};
     reference::expect_close(run_shard<float, TypeParam>(x, c.slab, c.cut, ns, false).shard,
-                            slab_of(plain_shards(x, ns), c.slab),
+                            slab_of(plain_newton_schulz(x, ns), c.slab),
                             30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(), "uncounted");
   }
 }
@@ -228,13 +220,13 @@ TYPED_TEST(NewtonSchulzShard, RanksShareTheSquares) {
   const std::vector<NewtonSchulzStep> steps = {simple_step, simple_step, cubic_step, simple_step, simple_step};
   for (const ShardCase& c : cases)
     for (const Squarer& squarer : {Squarer{0, 2}, {1, 3}, {3, 4}}) {
-      const Array x = shard_sample(c.rows, c.cols);
+      const Array x = newton_schulz_sample(c.rows, c.cols);
       const NewtonSchulz ns = {steps};
       SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", rank " << squarer.number << " of "
                                       << squarer.all);
       const ShardResult got = run_shard<float, TypeParam>(x, c.slab, c.cut, ns, true, squarer);
       EXPECT_EQ(got.rows, 5);
-      const Array want = slab_of(plain_shards(x, ns), c.slab);
+      const Array want = slab_of(plain_newton_schulz(x, ns), c.slab);
       reference::expect_close(got.shard, want, 30 * double(c.rows + c.cols) * std::numeric_limits<float>::epsilon(),
                               "shard");
       if (squarer.all != 3) continue;
@@ -251,7 +243,7 @@ TYPED_TEST(NewtonSchulzShard, Bf16PointsWhereFp32Does) {
   const std::vector<NewtonSchulzStep> steps(5, simple_step);
   for (const ShardCase& c : cases) {
     if (c.slab.rows == 0) continue;
-    const Array x = shard_sample(c.rows, c.cols), want = slab_of(plain_shards(x, {steps}), c.slab);
+    const Array x = newton_schulz_sample(c.rows, c.cols), want = slab_of(plain_newton_schulz(x, {steps}), c.slab);
     const Array got = run_shard<bf16, TypeParam>(x, c.slab, c.cut, {steps}).shard;
     double difference = 0;
     for (std::size_t i = 0; i < got.values.size(); ++i) difference += std::pow(got.values[i] - want.values[i], 2);

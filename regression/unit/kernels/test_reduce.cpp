@@ -32,8 +32,8 @@ class ReduceTest : public testing::Test {
     return sum<Host, T>(exec, Vector<const T, Host>(x.data(), x.size()), workspace);
   }
 };
-using ReduceTypes = testing::Types<float, double, bf16>;
-TYPED_TEST_SUITE(ReduceTest, ReduceTypes);
+using AllTypes = testing::Types<float, double, bf16>;
+TYPED_TEST_SUITE(ReduceTest, AllTypes);
 
 TYPED_TEST(ReduceTest, MatchesPlainSum) {
   for (const std::size_t n : {0, 1, 15, 16, 17, 4095, 4096, 4097, 100003}) {

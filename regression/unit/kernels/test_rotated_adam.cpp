@@ -1,6 +1,5 @@
 // Element-wise passes of rotated and low-rank Adam, sums of squares along lines, and APOLLO's factors, against plain
-// loops in double. Tolerances: a few_of_rotated roundings of fp32 each, relative to the value or to the root mean
-// square.
+// loops in double. Tolerances: a few roundings of fp32 each, relative to the value or to the root mean square.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -14,8 +13,6 @@
 
 namespace sestina::reference {
 namespace {
-
-constexpr double few_of_rotated = 16 * std::numeric_limits<float>::epsilon();
 
 struct Shape {
   std::size_t rows, cols;
@@ -57,18 +54,18 @@ TYPED_TEST(RotatedAdam, AveragesAndDirections) {
     const TypeParam exec;
     const Flat<TypeParam> gradient(g), momentum(m0), moment(v0), out(s.rows, s.cols);
     adam_direction<TypeParam>(exec, rule, scale, gradient.all(), momentum.all(), moment.all(), out.all());
-    expect_close(momentum.get(), m, few_of_rotated, "momentum");
-    expect_close(moment.get(), v, few_of_rotated, "second moment");
-    expect_close(out.get(), direction, few_of_rotated, "direction");
+    expect_close(momentum.get(), m, few_roundings, "momentum");
+    expect_close(moment.get(), v, few_roundings, "second moment");
+    expect_close(out.get(), direction, few_roundings, "direction");
 
     const Flat<TypeParam> alone(m0), fused_v(v0), fused(m0), half_v(v0), half(m0);
     average_momentum<TypeParam>(exec, rule.beta1, scale, gradient.all(), alone.all());
-    expect_close(alone.get(), m, few_of_rotated, "momentum alone");
+    expect_close(alone.get(), m, few_roundings, "momentum alone");
     rotated_adam<TypeParam>(exec, rule, gradient.all(), fused_v.all(), fused.all());
     average_squares<TypeParam>(exec, rule.beta2, gradient.all(), half_v.all());
     divide_by_root<TypeParam>(exec, rule.eps, half_v.all(), half.all());
-    for (const auto* x : {&fused_v, &half_v}) expect_close(x->get(), v_raw, few_of_rotated, "second moment in a basis");
-    for (const auto* x : {&fused, &half}) expect_close(x->get(), rotated, few_of_rotated, "direction in a basis");
+    for (const auto* x : {&fused_v, &half_v}) expect_close(x->get(), v_raw, few_roundings, "second moment in a basis");
+    for (const auto* x : {&fused, &half}) expect_close(x->get(), rotated, few_roundings, "direction in a basis");
   }
 }
 
@@ -91,10 +88,10 @@ TYPED_TEST(RotatedAdam, ScalesLines) {
     scale_lines<TypeParam>(exec, r.all(), {}, b.matrix());
     scale_lines<TypeParam>(exec, {}, c.all(), d.matrix());
     scale_damped<TypeParam>(exec, 0.5, r.all(), c.all(), e.matrix());
-    expect_close(a.get(), both, few_of_rotated, "rows and columns");
-    expect_close(b.get(), rows, few_of_rotated, "rows");
-    expect_close(d.get(), cols, few_of_rotated, "columns");
-    expect_close(e.get(), damped, few_of_rotated, "damped");
+    expect_close(a.get(), both, few_roundings, "rows and columns");
+    expect_close(b.get(), rows, few_roundings, "rows");
+    expect_close(d.get(), cols, few_roundings, "columns");
+    expect_close(e.get(), damped, few_roundings, "damped");
   }
 }
 
@@ -141,8 +138,8 @@ TYPED_TEST(RotatedAdam, AveragesAndClampsEigenvalues) {
   want.values = {1.25, 0.25, 0.3, 1.25e29};
   unclamped.values = {1.25, 0.25, 0.3, 1.25e29};
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(got.get().values[i], want.values[i], few_of_rotated * want.values[i]);
-    EXPECT_NEAR(free.get().values[i], unclamped.values[i], few_of_rotated * unclamped.values[i]);
+    EXPECT_NEAR(got.get().values[i], want.values[i], few_roundings * want.values[i]);
+    EXPECT_NEAR(free.get().values[i], unclamped.values[i], few_roundings * unclamped.values[i]);
   }
   average_eigenvalues<TypeParam>(exec, 0.5, 4, 2, Flat<TypeParam>(Array(1, 4, 0)).all(), got.all());
   EXPECT_EQ(got.get().values[1], 0.25);  // a floor, not a view: .125 would lie below
@@ -170,7 +167,7 @@ TYPED_TEST(RotatedAdam, SumsSquaresAlongLines) {
     const TypeParam exec;
     Workspace<TypeParam> workspace(bytes_of<ColumnSquaresScratch<TypeParam>, TypeParam>(s.rows, s.cols));
     const Flat<TypeParam> a(x), r(by_row), c(by_col), out_rows(1, s.rows), out_cols(1, s.cols);
-    const double tolerance = few_of_rotated * std::sqrt(1.0 + static_cast<double>(s.rows + s.cols));
+    const double tolerance = few_roundings * std::sqrt(1.0 + static_cast<double>(s.rows + s.cols));
     row_squares<TypeParam>(exec, a.matrix(), c.all(), out_rows.all());
     column_squares<TypeParam>(exec, a.matrix(), r.all(), out_cols.all(), workspace);
     expect_close(out_rows.get(), rows, tolerance, "weighted rows");
@@ -241,8 +238,8 @@ TYPED_TEST(RotatedAdam, ChannelFactors) {
           const Flat<TypeParam> direction(a), projected(r), gradient(g), norm(Array(1, 1, last)), factors(1, 37);
           channel_factors<TypeParam>(TypeParam(), rule, direction.all(), projected.all(), gradient.all(), norm.all(),
                                      factors.all());
-          expect_close(factors.get(), want.factors, few_of_rotated, "factors");
-          EXPECT_NEAR(norm.get().values[0], want.norm, few_of_rotated * want.norm);
+          expect_close(factors.get(), want.factors, few_roundings, "factors");
+          EXPECT_NEAR(norm.get().values[0], want.norm, few_roundings * want.norm);
         }
 }
 
@@ -263,7 +260,7 @@ TYPED_TEST(RotatedAdam, MovesChannels) {
       const Field<bf16, TypeParam> weight(s.rows, s.cols);
       move_channels<TypeParam>(TypeParam(), move, by_row, factors.all(), gradient.matrix(), master.matrix(),
                                weight.matrix());
-      expect_close(master.get(), want, few_of_rotated, "weight");
+      expect_close(master.get(), want, few_roundings, "weight");
       expect_same(weight.get(), rounded<bf16>(master.get()), "rounded weight");
     }
 }

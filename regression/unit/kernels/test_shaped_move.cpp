@@ -10,8 +10,6 @@
 namespace sestina::reference {
 namespace {
 
-constexpr double few_roundings = 16 * std::numeric_limits<float>::epsilon();
-
 template <class Space>
 class ShapedMoves : public testing::Test {};
 TYPED_TEST_SUITE(ShapedMoves, StreamSpaces, SpaceNames);
