@@ -31,16 +31,24 @@ function(sestina_includes_kokkos file result)
   set(${result} ${known} PARENT_SCOPE)
 endfunction()
 
-# sestina_host_sources(sources...): gives those without Kokkos to the host compiler. Call it in the folder of the target.
-function(sestina_host_sources)
-  if(NOT Kokkos_ENABLE_CUDA)
-    return()
-  endif()
+# sestina_without_kokkos(result sources...): those of the sources, with paths of the current folder or whole ones, that do not
+# include Kokkos.
+function(sestina_without_kokkos result)
+  set(plain)
   foreach(source IN LISTS ARGN)
     get_filename_component(path ${source} ABSOLUTE)
     sestina_includes_kokkos(${path} needs_device_compiler)
     if(NOT needs_device_compiler)
-      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS --host-only)
+      list(APPEND plain ${source})
     endif()
   endforeach()
+  set(${result} ${plain} PARENT_SCOPE)
+endfunction()
+
+# sestina_host_sources(sources...): gives those without Kokkos to the host compiler. Call it in the folder of the target.
+function(sestina_host_sources)
+  if(Kokkos_ENABLE_CUDA)
+    sestina_without_kokkos(plain ${ARGN})
+    set_property(SOURCE ${plain} APPEND PROPERTY COMPILE_OPTIONS --host-only)
+  endif()
 endfunction()
