@@ -86,7 +86,8 @@ class SpikesOfRanks(SpikeCase):
         self.assertRegex(output, r"rank 1 on \S+: memory \S+ GB/s, [0-9.]+ % of the node's record of")
         self.assertEqual(len([line for line in self.events("slow", "slow_machine") if "memory" in line["detail"]]), 2)
         output = self.train_ranks(2, "stopped", *keys, "run.check_speed=stop", environment=cache, expected=UNAVAILABLE)
-        self.assertIn('run.check_speed = "stop": rank 0 on ', output)
+        # Which rates are named before the memory's depends on how busy the machine is.
+        self.assertRegex(output, r'run\.check_speed = "stop": .*rank 0 on \S+: memory ')
         self.assertEqual(output.count("sestina: error"), 1, output)
         (after,) = json.loads(file.read_text()).values()
         self.assertEqual(after["memory_gbs"], 100 * before["memory_gbs"])
