@@ -8,10 +8,11 @@ times=()                 # a line for each job
 test_jobs() {
   trap summary EXIT
   job "build" 10 build_tests
-  job "host tests" 10 host_tests
+  begin_sanitized_build
+  job "host tests" 12 host_tests
   job "Slurm" 3 slurm_tests
   job "AVX2" 2 avx2_tests
-  job "sanitizers" 11 sanitizer_tests
+  job "sanitizers" 9 sanitizer_tests
   job "CUDA" 9 cuda_tests
   say "done"
 }
@@ -34,6 +35,7 @@ job() {
 
 summary() {
   local code=$?
+  [ -z "$sanitized_build" ] || kill -- -"$sanitized_build" 2>/dev/null || true
   ((code == 0 || failed)) || failed=1
   ((failed == 0)) || code=1
   ((${#times[@]} == 0)) || printf 'time: %s\n' "${times[@]}"
@@ -123,19 +125,34 @@ quick_tests() {
 # clang_compiles OPTIONS...: true where there is a clang++ with OpenMP that links with these options.
 clang_compiles() { printf '#include <omp.h>\nint main() {}' | clang++ -fopenmp "$@" -x c++ - -o /dev/null 2>/dev/null; }
 
-# The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of
-# every memory access and every undefined operation. Compiled by clang, in which a warning is an error: it takes half of the
-# time that g++ takes for it, and it is the compiler of HIP and SYCL, for whose twins unit_portable is.
-sanitizer_tests() {
+sanitized_build=""  # the process, and its group, that compiles for sanitizer_tests
+
+# Compiles with sanitizers at the lowest priority, in the time for which ranks and daemons of the host's tests wait. By clang,
+# in which a warning is an error: it takes half of the time that g++ takes for it, and it is the compiler of HIP and SYCL,
+# for whose twins unit_portable is.
+begin_sanitized_build() {
   prepare host
-  if clang_compiles -fsanitize=address,undefined; then
-    options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
-  else
+  ! clang_sanitizes || options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
+  set -m
+  (
+    renice -n 19 $BASHPID
+    compile cpu-asan "$build/asan" programs unit_tests fuzz_replays unit_mpi
+  ) >/dev/null 2>&1 &
+  sanitized_build=$!
+  set +m
+}
+clang_sanitizes() { clang_compiles -fsanitize=address,undefined; }
+
+# The unit tests, the kept fuzz inputs, and some suites of two ranks (messages, sums, training steps) once more, with checks of
+# every memory access and every undefined operation.
+sanitizer_tests() {
+  if ! clang_sanitizes; then
     say "no clang++ with OpenMP and sanitizers (libomp-dev, libclang-rt-dev): what it makes of the sources is skipped"
     skipped=$((skipped + 1))
   fi
-  say "building the programs and the unit tests with sanitizers"
-  compile cpu-asan "$build/asan" programs unit_tests fuzz_replays unit_mpi || { build_failed "$build/asan"; return 0; }
+  say "the programs and the unit tests with sanitizers, which are compiled since the tests began"
+  show_progress "$build/asan/build.log" tail --pid="$sanitized_build" -f /dev/null
+  wait "$sanitized_build" || { build_failed "$build/asan"; return 0; }
   passed=$((passed + 1))
   say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1

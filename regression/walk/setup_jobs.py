@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -64,6 +65,39 @@ job slow 2 slow
         minutes = [int(n) for n in re.findall(r'^  job "[^"]+" (\d+) \w+$', jobs, re.M)]
         self.assertGreater(len(minutes), 5)
         self.assertLessEqual(sum(minutes), 45)
+
+    AHEAD = """
+prepare() { options=(); }
+clang_sanitizes() { true; }
+say() { :; }
+root=. build=$PWD/build
+source "$1/cmake/test_jobs.sh"
+show_progress() { local log=$1; shift; "$@"; }
+run_ctest() { echo "tests ${options[*]-}"; }
+mkdir -p build/asan && echo "the log" >build/asan/build.log
+trap summary EXIT
+"""
+
+    def test_what_is_compiled_for_a_later_job_is_waited_for(self):
+        begin = "compile() { sleep 0.5; echo \"$(nice)\" >built; return %d; }\nclang_sanitizes() { false; }\nbegin_sanitized_build\nsanitizer_tests\n"
+        out = self.shell(self.AHEAD + begin % 0)
+        self.assertEqual((self.work / "built").read_text(), "19\n")
+        self.assertRegex(out, r"tests[\s\S]*tests[\s\S]*\n1 passed, 0 failed, 1 skipped\n$")
+        out = self.shell(self.AHEAD + begin % 1, code=1)
+        self.assertRegex(out, r"^the log\n0 passed, 1 failed, 1 skipped\n$")
+        self.assertNotIn("tests", out)
+
+    def test_it_ends_with_the_script(self):
+        out = self.shell(self.AHEAD + "compile() { sleep 300 & echo $! >child; wait; }\nbegin_sanitized_build\n"
+                                      "until [ -s child ]; do sleep 0.05; done\nfailures=(one)\nfalse", code=1)
+        self.assertIn("FAILED: one", out)
+        child = int((self.work / "child").read_text())
+        for _ in range(100):
+            stat = pathlib.Path(f"/proc/{child}/stat")
+            if not stat.exists() or stat.read_text().split()[2] == "Z":
+                return
+            time.sleep(0.05)
+        self.fail("the compilation goes on")
 
     def test_a_job_that_ends_the_script_is_a_failure(self):
         self.assertRegex(self.shell("trap summary EXIT\nbad() { false; }\njob bad 2 bad", code=1), r"\n?0 passed, 1 failed, 0 skipped\n$")
