@@ -1,15 +1,12 @@
 // The program as a function: command line -> verb -> exit code.
 #include "app/program.hpp"
 
-#include <cstdio>
-#include <exception>
 #include <string_view>
 
-#include "app/command/command_line.hpp"
 #include "app/start/all_ranks.hpp"
+#include "app/start/program_frame.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/start/stop.hpp"
-#include "core/optimizer/register_optimizers.hpp"
 #include "kernels/base/error.hpp"
 
 namespace {
@@ -23,13 +20,11 @@ int alone(const char* name, Verb verb, const Arguments& arguments) {
   return verb(arguments);
 }
 
-int run(const ShowText& show) { return std::fputs(show.text.c_str(), stdout) < 0; }
 int run(const InitArguments& a) { return alone("init", run_init, a); }
-int run(const TrainArguments& a, const RankSource& ranks) { return run_train(a, ranks); }
+int run(const TrainArguments& a, const Call& call) { return run_train(a, call.ranks); }
 int run(const PlanArguments& a) { return run_plan(a); }
-int run(const EvalArguments& a, const RankSource& ranks) { return run_eval(a, ranks); }
+int run(const EvalArguments& a, const Call& call) { return run_eval(a, call.ranks); }
 int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
-int run(const HessianArguments& a) { return alone("diagnose hessian", run_diagnose_hessian, a); }
 int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
 int run(const DataTrainTokenizerArguments& a) { return alone("data train-tokenizer", run_data_train_tokenizer, a); }
 int run(const DataInspectArguments& a) { return run_data_inspect(a); }
@@ -41,25 +36,20 @@ int run(const CheckpointConvertArguments& a) { return alone("checkpoint convert"
 int run(const CheckpointImportArguments& a) { return alone("checkpoint import", run_checkpoint_import, a); }
 int run(const ReportArguments& a) { return alone("report", run_report, a); }
 int run(const SweepArguments& a) { return alone("sweep", run_sweep, a); }
-int run(const BenchStepArguments& a, const RankSource& ranks) { return run_bench_step(a, ranks); }
-int run(const BenchKernelsArguments& a) { return alone("bench kernels", run_bench_kernels, a); }
-int run(const BenchOptimizerArguments& a) { return alone("bench optimizer", run_bench_optimizer, a); }
-int run(const BenchIoArguments& a) { return alone("bench io", run_bench_io, a); }
-int run(const InfoArguments& a, const RankSource& ranks) { return run_info(a, ranks); }
+int run(const InfoArguments& a, const Call& call) { return run_info(a, call.ranks); }
+// These are programs of their own (app/bench, app/experiments).
+int run(const BenchArguments&, const Call& call) { become_program_of("bench", call); }
+int run(const HessianArguments&, const Call& call) { become_program_of("diagnose", call); }
+// The answers to -h and -V are given before (program_frame.cpp).
+int run(const ShowText&) { return 0; }
 
 // Runs a verb on the ranks that run it together.
 template <class Arguments>
-int run_verb(const Arguments& arguments, const RankSource& ranks) {
-  if constexpr (requires { run(arguments, ranks); })
-    return run(arguments, ranks);
+int run_verb(const Arguments& arguments, const Call& call) {
+  if constexpr (requires { run(arguments, call); })
+    return run(arguments, call);
   else
     return run(arguments);
-}
-
-int report(const char* message, ExitCode code) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "sestina: error: %s\n", message);
-  return static_cast<int>(code);
 }
 
 }  // namespace
@@ -67,19 +57,10 @@ int report(const char* message, ExitCode code) {
 int sestina::run_program(int argc, char** argv) { return run_program(argc, argv, all_ranks()); }
 
 int sestina::run_program(int argc, char** argv, const RankSource& ranks) {
-  try {
-    // 0. A run answers signals from its first moment on: a stop must not look like a crash to a batch system.
-    if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
-    register_optimizers();
-    // 1. The command line; -h and -V are answered without starting anything.
-    const Command command = parse_command_line(argc, argv);
-    // 2. The verb: reads its deck, starts Kokkos if it computes, runs.
-    const int code = std::visit([&](const auto& arguments) { return run_verb(arguments, ranks); }, command);
-    // 3. The exit code, once all output is out.
-    if (std::fflush(stdout) != 0) return report("standard output cannot be written", ExitCode::io_error);
-    return code;
-  } catch (const std::exception& error) {
-    const Failure failure = failure_of(error);
-    return report(failure.message.c_str(), failure.code);
-  }
+  // A run answers signals from its first moment on: a stop must not look like a crash to a batch system.
+  if (argc > 1 && std::string_view(argv[1]) == "train") catch_signals();
+  const Call call{argc, argv, ranks};
+  return run_call(call, [&](const Command& command) {
+    return std::visit([&](const auto& arguments) { return run_verb(arguments, call); }, command);
+  });
 }

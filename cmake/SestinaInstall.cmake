@@ -1,11 +1,8 @@
-# Programs, libraries, headers, decks, the regression suite (bin/sestina-regression) and the package config: find_package(Sestina) gives Sestina::kernels ... Sestina::app.
+# Programs, libraries, headers, decks, the regression suite (bin/sestina-regression) and the package config: find_package(Sestina) gives Sestina::kernels ... Sestina::app, Sestina::bench and Sestina::experiments.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Sestina)
-if(TARGET sestina)
-  install(TARGETS sestina)
-  if(TARGET manual)
-    install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})  # app/CMakeLists.txt makes it
-  endif()
+if(TARGET manual)
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})  # app/CMakeLists.txt makes it
 endif()
 # After the rooms have installed their headers (sestina_room).
 install(CODE "set(FOLDER \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/sestina\")

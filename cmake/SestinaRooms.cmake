@@ -48,7 +48,7 @@ endfunction()
 
 function(sestina_room room)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/sestina\\.cpp$|/spack_repo/")
+  list(FILTER sources EXCLUDE REGEX "/(sestina|main|address_limit)\\.cpp$|/spack_repo/|^${CMAKE_CURRENT_SOURCE_DIR}/(bench|experiments)/")
   if(Kokkos_ENABLE_CUDA)
     list(FILTER sources EXCLUDE REGEX "_none\\.cpp$")
   else()
@@ -109,7 +109,18 @@ function(sestina_room room)
   endif()
 
   install(TARGETS sestina_${room} EXPORT SestinaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina FILES_MATCHING PATTERN "*.hpp")
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR PARENT_PATH parent)
+  if(parent STREQUAL PROJECT_SOURCE_DIR)  # a room in a folder of another is installed with it
+    install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sestina FILES_MATCHING PATTERN "*.hpp")
+  endif()
+endfunction()
+
+# sestina_program(name main library): a program of the room that is called library, installed, and one of `programs`.
+function(sestina_program name main library)
+  add_executable(${name} ${main} ${PROJECT_SOURCE_DIR}/app/address_limit.cpp)
+  target_link_libraries(${name} PRIVATE ${library})
+  add_dependencies(programs ${name})
+  install(TARGETS ${name})
 endfunction()
 
 # Installed programs find shared libraries of ours next to them, wherever the prefix is moved, and those of others where

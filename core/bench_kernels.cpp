@@ -4,6 +4,7 @@
 #include "core/dispatch.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/machine_speed.hpp"
 #include "core/stage_values.hpp"
 #include "kernels/base/threads.hpp"
 #include "kernels/blas/gemm.hpp"

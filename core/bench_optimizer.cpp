@@ -1,6 +1,7 @@
 #include "core/benches.hpp"
 #include "core/dispatch.hpp"
 #include "core/layout/arena.hpp"
+#include "core/machine_speed.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "kernels/base/threads.hpp"
 

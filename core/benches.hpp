@@ -8,14 +8,12 @@
 #include "core/deck/options.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/optimizer_control.hpp"
-#include "kernels/blas/machine_peak.hpp"
 
 namespace sestina {
 
 struct BenchRounds {
   int warmup = 0, steps = 1;
 };
-double median(std::vector<double>);
 
 struct KernelTime {
   std::string name;
@@ -34,9 +32,5 @@ struct OptimizerTime {
 // Times updates of these tensors with random gradients. open_tier gives the new optimizer what its state may lie in.
 OptimizerTime bench_optimizer(const std::vector<TensorSpec>&, const Options&, const BenchRounds&,
                               const std::function<void(OptimizerControl&)>& open_tier);
-
-// Returns the memory of the execution space that the word stands for.
-MemorySpace memory_in(RunOptions::Space);
-MachinePeak measure_machine_peak(RunOptions::Space);
 
 }  // namespace sestina

@@ -1,6 +1,7 @@
 // The verbs of the program: one function and one file (verb_<name>.cpp) each, with what the command line said as plain
 // fields. A verb returns the exit code or throws Error. No Kokkos here: a verb that computes starts it
-// (kokkos_session.hpp).
+// (kokkos_session.hpp). Arguments of `bench` and `diagnose` are here too, since all verbs are of one command line; the
+// verbs themselves are in app/bench and app/experiments.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -198,7 +199,6 @@ int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&, const RankSource&);
 int run_generate(const GenerateArguments&);
-int run_diagnose_hessian(const HessianArguments&);
 int run_data_tokenize(const DataTokenizeArguments&);
 int run_data_train_tokenizer(const DataTrainTokenizerArguments&);
 int run_data_inspect(const DataInspectArguments&);
@@ -210,10 +210,6 @@ int run_checkpoint_convert(const CheckpointConvertArguments&);
 int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
 int run_sweep(const SweepArguments&);
-int run_bench_step(const BenchArguments&, const RankSource&);
-int run_bench_kernels(const BenchArguments&);
-int run_bench_optimizer(const BenchOptimizerArguments&);
-int run_bench_io(const BenchIoArguments&);
 int run_info(const InfoArguments&, const RankSource&);
 
 }  // namespace sestina

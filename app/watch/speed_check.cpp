@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/start/kokkos_session.hpp"
-#include "core/benches.hpp"
+#include "core/machine_speed.hpp"
 #include "io/store/output_file.hpp"
 #include "kernels/base/host_name.hpp"
 #include "kernels/blas/exec.hpp"

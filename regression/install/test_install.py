@@ -56,7 +56,7 @@ class Installed(unittest.TestCase):
 
     def test_files(self):
         library = next(self.prefix.glob("lib*/**/cmake/Sestina")).relative_to(self.prefix)
-        for name in ("bin/sestina", "bin/sestina-replay", "bin/sestina-regression", f"{library}/SestinaConfig.cmake",
+        for name in ("bin/sestina", "bin/sestina-bench", "bin/sestina-diagnose", "bin/sestina-replay", "bin/sestina-regression", f"{library}/SestinaConfig.cmake",
                      "share/sestina/inputs/tiny_llama.toml", "share/sestina/examples/own_optimizer/main.cpp",
                      "include/sestina/core/optimizer/base/register_kind.hpp"):
             self.assertTrue((self.prefix / name).is_file(), name)
@@ -68,6 +68,10 @@ class Installed(unittest.TestCase):
         self.assertIn("sestina", self.call(self.prefix / "bin/sestina", "--version"))
         for deck in ("tiny_llama", "plan_qwen3_32b"):
             self.call(self.prefix / "bin/sestina", "plan", "-i", self.prefix / f"share/sestina/inputs/{deck}.toml")
+        link, deck = self.folder / "linked", self.prefix / "share/sestina/inputs/tiny_muon.toml"
+        link.symlink_to(self.prefix / "bin/sestina")
+        bench = json.loads(self.call(link, "bench", "optimizer", "-i", deck, "data.source=[]", "--steps", "1", "--json"))
+        self.assertGreater(bench["optimizer_s"], 0)
 
     def suite(self, *words, **options):
         return self.call(self.prefix / "bin/sestina-regression", "-B", self.folder / "suite", *words, **options)
@@ -155,6 +159,9 @@ class Installed(unittest.TestCase):
         self.call(program, "train", "-i", deck, "-d", self.folder / "halves", "-r", "auto", "run.deterministic=true")
         self.assertEqual(self.losses(self.folder / "halves"), self.trained(program, deck, "whole", "run.deterministic=true"))
         self.assertIn("sign-momentum", self.call(program, "plan", "-i", deck, "optimizer.kind=no-such", expected=BAD_DECK))
+        bench = self.call(program, "bench", "optimizer", "-i", deck, "data.source=[]", "--steps", "1")
+        self.assertIn("sign-momentum", self.call(self.prefix / "bin/sestina", "bench", "optimizer", "-i", deck, expected=BAD_DECK))
+        self.assertIn("sign-momentum", bench)
 
     def trained(self, program, deck, name, *words, expected=0):
         text = self.call(program, "train", "-i", deck, "-d", self.folder / name, *words, expected=expected)

@@ -1,6 +1,6 @@
 """The rooms' rules: app -> io -> parallel -> core -> kernels, one way, and also between the sub-folders of each; no
 system library of the outer rooms in core or kernels; of the kernels, io sees kernels/base alone, which knows no Kokkos;
-no source declares by hand what another one defines; types of a space and of its numbers end below app and parallel/step; what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
+no source declares by hand what another one defines; what is a program of its own is known to it alone; types of a space and of its numbers end below app and parallel/step; what says "No Kokkos" includes none, through no other header either; no folder is too full to look through."""
 import collections
 import functools
 import pathlib
@@ -19,8 +19,11 @@ INNER = {
     "core/optimizer": ["methods", "refresh", "base"],
     "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
-    "app": ["verbs", "sweep", "train", "audit", "watch", "start", "command"],
+    "app": ["experiments", "bench", "verbs", "sweep", "train", "audit", "watch", "start", "command"],
 }
+
+# Programs of their own in app, and the headers of other rooms that are for them alone: `sestina` does not link these.
+PROGRAMS = {"app/experiments": ["core/hessian_norm.hpp"], "app/bench": ["core/benches.hpp"]}
 
 
 def place(path, folder):
@@ -41,6 +44,13 @@ def inner_problems(path):
             other = place(name, folder) if ours else None
             if other is not None and other < own:
                 yield f"{path}:{line}: must not include {name}; in {folder} it goes {' -> '.join(order)}"
+
+
+def program_problems(path):
+    for folder, headers in PROGRAMS.items():
+        for line, name, _ in tree.includes(path):
+            if not path.is_relative_to(folder) and (name.startswith(f"{folder}/") or name in headers):
+                yield f"{path}:{line}: must not include {name}, which is for {folder} alone: a program of its own"
 
 
 @functools.cache
@@ -99,6 +109,8 @@ def check(path):
             if room in ("core", "kernels") and name in OUTER_LIBRARIES:
                 yield f"{path}:{line}: {name} has no place in {room}"
         yield from inner_problems(path)
+        if room == "app":
+            yield from program_problems(path)
         if path.is_relative_to("kernels/base") and (road := road_to_kokkos(path)):
             yield f"{path}: kernels/base knows no Kokkos, but {' -> '.join(road)}"
     if path.suffix == ".hpp" and "No Kokkos" in tree.text(path).split("#pragma once")[0]:

@@ -7,7 +7,7 @@ import tree
 # What is looked for, and the only files of the rooms that may have it.
 RULES = {
     r"\b(?<!std::)(_exit|_Exit|quick_exit)\s*\(": {"kernels/base/exit_handler.cpp",
-                                                             "app/sestina.cpp",  # before main()
+                                                             "app/address_limit.cpp",  # before main()
                                                              "app/sweep/child_runs.cpp"},  # between fork and exec
     r"\b(std::abort|std::exit|std::quick_exit|std::_Exit|std::terminate)\s*\(": set(),
     r"(?<![\w.:>])exit\s*\(": set(),

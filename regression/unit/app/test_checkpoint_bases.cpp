@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "app/train/checkpoint_bases.hpp"
+#include "app/experiments/checkpoint_bases.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "regression/unit/io/test_files.hpp"
 

@@ -8,6 +8,7 @@
 
 #include "../io/test_files.hpp"
 #include "app/command/command_line.hpp"
+#include "app/start/program_frame.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/run_start.hpp"
@@ -75,6 +76,16 @@ TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
   EXPECT_TRUE(has(man, ".SS sestina train\n"));
   EXPECT_TRUE(has(man, "\\-\\-weights\\-only"));
   EXPECT_TRUE(has(man, "llama\\-8m,\\:llama\\-60m"));  // a list longer than a line can be broken
+}
+
+// A program that has started MPI would lose it, and with it the other ranks.
+TEST(FrontDoor, NoOtherProgramTakesThePlaceOfOneWithRanksOfItsOwn) {
+  char name[] = "sestina", verb[] = "bench", what[] = "kernels", key[] = "run.steps=1";
+  char* words[] = {name, verb, what, key, nullptr};
+  const RankSource ranks{[] { return 0L; }, false};
+  expect_error(ExitCode::unavailable, {"bench is a program of its own", "-bench, and", "run_bench"}, [&] {
+    become_program_of("bench", {4, words, ranks});
+  });
 }
 
 TEST(FrontDoor, TheBarFitsTheTerminal) {

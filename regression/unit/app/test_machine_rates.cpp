@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "../io/test_files.hpp"
+#include "app/bench/machine_rates.hpp"
 #include "app/start/run_deck.hpp"
-#include "app/verbs/machine_rates.hpp"
 #include "core/deck/deck.hpp"
 
 namespace sestina {

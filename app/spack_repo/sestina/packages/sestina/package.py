@@ -72,7 +72,7 @@ class Sestina(CMakePackage, CudaPackage):
         depends_on(f"kokkos +cuda cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
         depends_on(f"nccl +cuda cuda_arch={arch}", when=f"+nccl cuda_arch={arch}")
 
-    sanity_check_is_file = ["bin/sestina", "lib/cmake/Sestina/SestinaConfig.cmake"]
+    sanity_check_is_file = ["bin/sestina", "bin/sestina-bench", "bin/sestina-diagnose", "lib/cmake/Sestina/SestinaConfig.cmake"]
 
     def cmake_args(self):
         names = ("mpi", "nccl", "onednn", "uring", "tests", "tools", "benchmarks")

@@ -1,4 +1,4 @@
-#include "app/train/checkpoint_bases.hpp"
+#include "app/experiments/checkpoint_bases.hpp"
 
 #include <algorithm>
 #include <cmath>

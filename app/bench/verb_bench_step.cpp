@@ -5,16 +5,16 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/bench.hpp"
+#include "app/bench/machine_rates.hpp"
 #include "app/command/verbs.hpp"
 #include "app/start/rank_run.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/train/refresh_setup.hpp"
 #include "app/train/run_data.hpp"
 #include "app/train/step_report.hpp"
-#include "app/verbs/bench.hpp"
-#include "app/verbs/machine_rates.hpp"
-#include "core/benches.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "core/machine_speed.hpp"
 #include "kernels/base/random.hpp"
 #include "parallel/stage/make_stages.hpp"
 #include "parallel/step/executor.hpp"

@@ -1,4 +1,4 @@
-#include "app/verbs/bench.hpp"
+#include "app/bench/bench.hpp"
 
 #include <algorithm>
 

@@ -11,11 +11,11 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/bench.hpp"
 #include "app/command/verbs.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/train/step_report.hpp"
-#include "app/verbs/bench.hpp"
-#include "core/benches.hpp"
+#include "core/machine_speed.hpp"
 #include "core/memory/pager.hpp"
 #include "io/store/block_file.hpp"
 

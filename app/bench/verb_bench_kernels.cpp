@@ -4,11 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/bench/bench.hpp"
+#include "app/bench/machine_rates.hpp"
 #include "app/command/verbs.hpp"
 #include "app/start/kokkos_session.hpp"
-#include "app/verbs/bench.hpp"
-#include "app/verbs/machine_rates.hpp"
 #include "core/benches.hpp"
+#include "core/machine_speed.hpp"
 
 namespace sestina {
 

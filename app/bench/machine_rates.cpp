@@ -1,4 +1,4 @@
-#include "app/verbs/machine_rates.hpp"
+#include "app/bench/machine_rates.hpp"
 
 #include <Kokkos_Core.hpp>
 #include <filesystem>

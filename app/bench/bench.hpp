@@ -1,4 +1,4 @@
-// The options that the benchmark verbs share.
+// The benches, one function and one file (verb_bench_<name>.cpp) each, and the options that they share.
 #pragma once
 #include <vector>
 
@@ -18,5 +18,10 @@ struct StepOptions {
   Plan plan;
 };
 StepOptions bench_step_options(const BenchArguments&, Runtime&);
+
+int run_bench_step(const BenchArguments&, const RankSource&);
+int run_bench_kernels(const BenchArguments&);
+int run_bench_optimizer(const BenchOptimizerArguments&);
+int run_bench_io(const BenchIoArguments&);
 
 }  // namespace sestina

@@ -7,15 +7,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "app/bench/bench.hpp"
+#include "app/bench/machine_rates.hpp"
 #include "app/command/verbs.hpp"
 #include "app/start/kokkos_session.hpp"
 #include "app/start/memory_check.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/train/refresh_setup.hpp"
-#include "app/verbs/bench.hpp"
-#include "app/verbs/machine_rates.hpp"
 #include "core/benches.hpp"
 #include "core/layout/arena.hpp"
+#include "core/machine_speed.hpp"
 #include "core/optimizer/optimizer.hpp"
 
 namespace sestina {

@@ -10,9 +10,9 @@
 #include <numbers>
 #include <numeric>
 
-#include "app/command/verbs.hpp"
+#include "app/experiments/checkpoint_bases.hpp"
+#include "app/experiments/diagnose.hpp"
 #include "app/start/kokkos_session.hpp"
-#include "app/train/checkpoint_bases.hpp"
 #include "app/train/dense_reader.hpp"
 #include "app/train/restore.hpp"
 #include "app/train/run_data.hpp"

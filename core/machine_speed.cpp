@@ -1,4 +1,4 @@
-#include "core/benches.hpp"
+#include "core/machine_speed.hpp"
 
 #include <algorithm>
 

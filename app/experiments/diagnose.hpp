@@ -1,0 +1,9 @@
+// The verbs of `sestina diagnose`, one function and one file each. No Kokkos.
+#pragma once
+#include "app/command/verbs.hpp"
+
+namespace sestina {
+
+int run_diagnose_hessian(const HessianArguments&);
+
+}  // namespace sestina
