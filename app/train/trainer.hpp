@@ -29,7 +29,7 @@
 
 namespace sestina {
 
-// The inputs of a run that verb_train finds before Kokkos starts; the same on all ranks.
+// The inputs of a run that train_start.hpp finds before Kokkos starts; the same on all ranks.
 struct TrainSetup {
   Options options;
   PlannedRun planned;
