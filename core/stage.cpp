@@ -90,6 +90,7 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
                                                     matrix_index(tensor_specs(whole), options), homed,
                                                     norm_->nonfinite(), workers);
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
+  if (whole.router_bias_rate > 0) router_bias_ = std::make_unique<RouterBias<Exec, T>>(whole, arena_);
 }
 
 template <class Exec, class T>
@@ -111,7 +112,9 @@ Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::watch_scores(Activations<Exec, T>& slot, std::int64_t minibatch) const {
+void Stage<Exec, T>::watch(Activations<Exec, T>& slot, std::int64_t minibatch) const {
+  if (router_bias_)
+    for (std::size_t i = 0; i < slot.layers.size(); ++i) slot.layers[i].load = router_bias_->load(i);
   if (!qk_clip_) return;
   const int heads = static_cast<int>(model_.config().num_attention_heads);
   for (std::size_t i = 0; i < slot.layers.size(); ++i)
@@ -178,13 +181,26 @@ void Stage<Exec, T>::scale_gradients(double projections, double rest) const {
 }
 
 template <class Exec, class T>
-std::vector<StateField> Stage<Exec, T>::model_fields() const {
+std::vector<StateField> Stage<Exec, T>::trained_fields() const {
   std::vector<StateField> fields;
   for (const auto& tensor : tensors_) {
     const std::string path = "/model/" + tensor.spec.name;
     fields.push_back(tensor.coded.rows > 0 ? coded_field_of(tensor, path)
                                            : field_of(tensor, path, tensor.master.data()));
   }
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Stage<Exec, T>::model_fields() const {
+  std::vector<StateField> fields = trained_fields();
+  for (StateField& field : frozen_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Stage<Exec, T>::frozen_fields() const {
+  std::vector<StateField> fields;
   for (std::size_t i = 0; i < arena_.size(); ++i)
     if (!arena_.specs()[i].trainable) fields.push_back(frozen_field(i));
   return fields;

@@ -13,6 +13,7 @@
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
+#include "core/optimizer/router_bias.hpp"
 #include "core/stage_values.hpp"
 
 namespace sestina {
@@ -31,11 +32,14 @@ class Stage {
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   Activations<Exec, T> make_slot(bool split = false) const;  // split: for backward passes in two parts
-  // Lets passes in the slot leave their largest attention scores with the clip, where make_optimizer() made one, as
-  // those of a minibatch; and ends it.
-  void watch_scores(Activations<Exec, T>& slot, std::int64_t minibatch = 0) const;
-  static void ignore_scores(Activations<Exec, T>& slot) {
-    for (LayerActivations<Exec, T>& layer : slot.layers) layer.largest_score = {};
+  // Lets passes in the slot leave their largest attention scores with the clip and the loads of experts with the biases
+  // of routers, where make_optimizer() made these, as those of a minibatch; and ends it.
+  void watch(Activations<Exec, T>& slot, std::int64_t minibatch = 0) const;
+  static void ignore(Activations<Exec, T>& slot) {
+    for (LayerActivations<Exec, T>& layer : slot.layers) {
+      layer.largest_score = {};
+      layer.load = {};
+    }
   }
   // Runs from the slot's input (the first stage: tokens) to its output. first_key: empty, or as
   // kernels/model/attention.hpp.
@@ -69,14 +73,16 @@ class Stage {
   void gather_sums(bool on);
   // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
   void scale_gradients(double projections, double rest) const;
-  void start_step(std::int64_t minibatch = 0) const {  // forgets the attention scores of an earlier one
+  void start_step(std::int64_t minibatch = 0) const {  // forgets what the passes of an earlier one left
     if (qk_clip_) qk_clip_->start_step(exec_, minibatch);
+    if (router_bias_) router_bias_->start_step();
   }
 
   GradientNorm<Exec, T>& norm() { return *norm_; }
   Optimizer<Exec, T>& optimizer() { return *optimizer_; }
   const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
-  QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }  // null without optimizer.qk_clip
+  QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }              // null without optimizer.qk_clip
+  RouterBias<Exec, T>* router_bias() const { return router_bias_.get(); }  // null without model.router_bias_rate
 
   // Called after update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
@@ -84,7 +90,9 @@ class Stage {
   // Sets weights in another form than dense, by the names of the dense ones, from whole ones in host memory. Fences.
   void set_dense(const std::string& weight, const Acc<T>* host);
 
-  std::vector<StateField> model_fields() const;  // master weights and frozen ones, "/model/<HF name>[/<part>]"
+  std::vector<StateField> model_fields() const;    // master weights and frozen ones, "/model/<HF name>[/<part>]"
+  std::vector<StateField> trained_fields() const;  // each alone
+  std::vector<StateField> frozen_fields() const;
   // Returns the shards that passes compute with, "/weights/<HF name>"; those that are frozen are in model_fields().
   std::vector<StateField> computed_fields() const;
   void weights_changed() { arena_.round_weights(exec_); }  // to be called when master weights were written
@@ -120,7 +128,8 @@ class Stage {
   std::unique_ptr<AccumulationTree<Exec, T>> tree_;
   std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
-  std::unique_ptr<QkClip<Exec, T>> qk_clip_;  // only with optimizer.qk_clip
+  std::unique_ptr<QkClip<Exec, T>> qk_clip_;          // only with optimizer.qk_clip
+  std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate
   PassOptions options_;
 };
 

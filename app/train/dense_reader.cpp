@@ -54,6 +54,7 @@ void DenseReader::read(const TensorSpec& spec, float* out, ExitCode nonfinite) c
   const WeightForm* form = find_weight_form(model_.linear);
   StateField field = whole_field(spec, DType::f32);
   field.path = place_of_weights(spec.name, field_);
+  if (!spec.trainable && !reader_.has(field.path)) field.path = place_of_weights(spec.name, "");  // it has no average
   if (reader_.has(field.path) || form == nullptr || spec.role != Role::matrix) {
     reader_.read(field, out);
     require_finite(field, out, nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));

@@ -50,4 +50,12 @@ void require_expert_parallel(Deck& deck, const Options& options) {
                fmt::format("is not implemented for model.linear.form = \"{}\"", options.model.linear.form), one);
 }
 
+void require_router_bias(Deck& deck, const Options& options) {
+  if (options.model.router_bias_rate > 0 && options.parallel.is_async())
+    deck.error("model.router_bias_rate",
+               "conflicts with parallel.schedule = \"async-1f1b\": biases would move between a forward pass and the "
+               "backward pass that chooses again",
+               "0, or a synchronous schedule");
+}
+
 }  // namespace sestina

@@ -34,7 +34,7 @@ constexpr Key read_with_rope[] = {"hidden_size",
 constexpr Key read_by_sestina_gpt[] = {"position"};  // and the switches
 constexpr Key read_by_mixtures[] = {"num_experts_per_tok", "router_aux_loss_coef", "output_router_logits"};
 constexpr Key read_by_qwen3_moe[] = {"num_experts", "num_local_experts", "moe_intermediate_size", "norm_topk_prob"};
-constexpr Key read_by_sestina_moe[] = {"shared_expert_intermediate_size"};
+constexpr Key read_by_sestina_moe[] = {"shared_expert_intermediate_size", "router_score", "router_bias_rate"};
 constexpr Key read_by_mixtral[] = {"num_local_experts"};
 constexpr Key read_by_gpt2[] = {"n_embd", "n_inner", "n_layer", "n_head", "n_positions", "activation_function",
                                 "layer_norm_epsilon",

@@ -112,6 +112,9 @@ struct ModelConfig {
   bool norm_topk_prob = false;                            // the chosen probabilities of a token sum to 1
   double router_aux_loss_coef = 0;                        // of the load-balancing loss
   double router_z_loss_coef = 0;                          // of the mean squared log-sum-exp of router logits
+  // Scores of a router's logits: probabilities of all experts together, or one of each by itself.
+  enum class RouterScore { softmax, sigmoid } router_score = RouterScore::softmax;
+  double router_bias_rate = 0;  // step of the biases of its choices; 0: it has none (core/optimizer/router_bias.hpp)
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }

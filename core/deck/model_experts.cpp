@@ -14,6 +14,13 @@ namespace {
 
 constexpr std::int64_t most_experts = 4096;
 
+using RouterScore = ModelConfig::RouterScore;
+constexpr const char *by_softmax = "softmax", *by_sigmoid = "sigmoid";
+std::string score_name(RouterScore score) { return score == RouterScore::sigmoid ? by_sigmoid : by_softmax; }
+RouterScore score_of(const std::string& name) {
+  return name == by_sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
+}
+
 void read_expert_sizes(Deck& deck, const ModelConfig& base, ModelConfig& c) {
   const auto size = [&](const char* key, std::int64_t fallback, DeckRange range) {
     return deck.integer(std::string("model.") + key, fallback, range);
@@ -51,6 +58,8 @@ void read_experts(Deck& deck, const ModelConfig& base, ModelConfig& c) {
   c.norm_topk_prob = deck.boolean("model.norm_topk_prob", base.norm_topk_prob);
   c.router_aux_loss_coef = deck.number("model.router_aux_loss_coef", base.router_aux_loss_coef, not_negative);
   c.router_z_loss_coef = deck.number("model.router_z_loss_coef", base.router_z_loss_coef, not_negative);
+  c.router_score = score_of(deck.choice("model.router_score", score_name(base.router_score), {by_softmax, by_sigmoid}));
+  c.router_bias_rate = deck.number("model.router_bias_rate", base.router_bias_rate, not_negative);
 }
 
 std::vector<ModelDefect> expert_defects(const ModelConfig& c) {
@@ -62,7 +71,14 @@ std::vector<ModelDefect> expert_defects(const ModelConfig& c) {
   demand(0 < c.num_experts_per_tok && c.num_experts_per_tok <= c.num_experts, "num_experts_per_tok",
          fmt::format("{} of {} experts cannot be chosen", c.num_experts_per_tok, c.num_experts),
          fmt::format("1 to model.num_experts = {}", c.num_experts));
+  const bool sigmoid = c.router_score == RouterScore::sigmoid;
+  constexpr const char* of_softmax = "is made of probabilities that sum to 1, which router_score = \"sigmoid\" has not";
+  demand(!sigmoid || c.router_aux_loss_coef == 0, "router_aux_loss_coef", of_softmax, "0");
+  demand(!sigmoid || c.router_z_loss_coef == 0, "router_z_loss_coef", of_softmax, "0");
   if (c.family == Family::mixtral) {
+    demand(!sigmoid, "router_score", "family mixtral chooses by probabilities", "softmax, or family qwen3_moe");
+    demand(c.router_bias_rate == 0, "router_bias_rate", "family mixtral has no biases of the choice",
+           "0, or family qwen3_moe");
     demand(!c.attention_bias, "attention_bias", "family mixtral has no biases", "false");
     demand(c.shared_expert_intermediate_size == 0, "shared_expert_intermediate_size",
            "family mixtral has no shared expert", "0, or family qwen3_moe");
@@ -87,6 +103,8 @@ void add_experts(std::vector<std::pair<std::string, std::string>>& keys, const M
   add("norm_topk_prob", c.norm_topk_prob);
   add("router_aux_loss_coef", c.router_aux_loss_coef);
   add("router_z_loss_coef", c.router_z_loss_coef);
+  add("router_score", score_name(c.router_score));
+  add("router_bias_rate", c.router_bias_rate);
 }
 
 namespace {
@@ -113,6 +131,11 @@ void read_hf_experts(const HfReader& in, ModelConfig& c) {
   if (c.shared_expert_intermediate_size > largest_size)
     in.reject("shared_expert_intermediate_size", c.shared_expert_intermediate_size,
               fmt::format("an integer in [0, {}]", largest_size));
+  const std::string score = in.text("router_score", by_softmax);
+  if (score != by_softmax && score != by_sigmoid)
+    in.reject("router_score", score, fmt::format("\"{}\", \"{}\"", by_softmax, by_sigmoid));
+  c.router_score = score_of(score);
+  c.router_bias_rate = in.number("router_bias_rate", 0);
   const double coefficient = in.number("router_aux_loss_coef", 0.001);
   c.router_aux_loss_coef = in.boolean("output_router_logits", false) ? coefficient : 0;
 }
@@ -127,6 +150,8 @@ void write_hf_experts(const ModelConfig& c, nlohmann::ordered_json& json) {
     json["mlp_only_layers"] = nlohmann::ordered_json::array();
     if (c.shared_expert_intermediate_size > 0)
       json["shared_expert_intermediate_size"] = c.shared_expert_intermediate_size;
+    if (c.router_score != RouterScore::softmax) json["router_score"] = score_name(c.router_score);
+    if (c.router_bias_rate > 0) json["router_bias_rate"] = c.router_bias_rate;
   } else {
     json["num_local_experts"] = c.num_experts;
     json["sliding_window"] = nullptr;
@@ -137,9 +162,16 @@ void write_hf_experts(const ModelConfig& c, nlohmann::ordered_json& json) {
 }
 
 std::string mixture_difference(const ModelConfig& c) {
-  if (c.shared_expert_intermediate_size == 0) return "";
-  return fmt::format("shared_expert_intermediate_size is {}, {} of transformers has no shared expert",
-                     c.shared_expert_intermediate_size, name(c.family));
+  if (c.shared_expert_intermediate_size > 0)
+    return fmt::format("shared_expert_intermediate_size is {}, {} of transformers has no shared expert",
+                       c.shared_expert_intermediate_size, name(c.family));
+  if (c.router_score != RouterScore::softmax)
+    return fmt::format("router_score is {}, {} of transformers chooses by softmax", score_name(c.router_score),
+                       name(c.family));
+  if (c.router_bias_rate > 0)
+    return fmt::format("router_bias_rate is {}, {} of transformers chooses without biases", c.router_bias_rate,
+                       name(c.family));
+  return "";
 }
 
 }  // namespace sestina

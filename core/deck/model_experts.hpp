@@ -13,8 +13,9 @@ namespace sestina {
 class HfReader;
 
 inline constexpr std::array expert_keys{
-    "num_experts",    "num_experts_per_tok",  "moe_intermediate_size", "shared_expert_intermediate_size",
-    "norm_topk_prob", "router_aux_loss_coef", "router_z_loss_coef"};
+    "num_experts",     "num_experts_per_tok",  "moe_intermediate_size", "shared_expert_intermediate_size",
+    "norm_topk_prob",  "router_aux_loss_coef", "router_z_loss_coef",    "router_score",
+    "router_bias_rate"};
 
 // Returns whether every layer of the family is a mixture.
 bool is_mixture(Family);
@@ -26,7 +27,8 @@ void add_experts(std::vector<std::pair<std::string, std::string>>& keys, const M
 
 // config.json: Qwen3MoeConfig says num_experts and moe_intermediate_size, MixtralConfig num_local_experts and
 // intermediate_size. transformers adds the load-balancing loss only with output_router_logits = true: without it the
-// coefficient is 0. No class of transformers has a mixture of ours with a shared expert: its folder says sestina_moe.
+// coefficient is 0. No class of transformers has a mixture of ours with a shared expert, with other scores than softmax
+// or with biases of the choice: its folder says sestina_moe.
 void read_hf_experts(const HfReader&, ModelConfig&);
 void write_hf_experts(const ModelConfig&, nlohmann::ordered_json&);
 // Returns why no class of transformers has this model, or "".

@@ -7,8 +7,9 @@
 namespace sestina {
 
 struct ExpertNames {
-  const char *router, *experts, *gate, *up, *down;  // modules
-  const char* shared = "mlp.shared_expert.";        // as qwen2_moe has it, without a gate of its own
+  const char *router, *experts, *gate, *up, *down;       // modules
+  const char* shared = "mlp.shared_expert.";             // as qwen2_moe has it, without a gate of its own
+  const char* choice_bias = ".e_score_correction_bias";  // of the router, as deepseek_v3 has it
 
   std::string gate_of(int expert) const { return experts + std::to_string(expert) + gate; }
   std::string up_of(int expert) const { return experts + std::to_string(expert) + up; }

@@ -139,6 +139,11 @@ void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
     add(down, d, f, TensorCut::cols, false, InitRole::down);
   };
   out.matrix(at + names.router + ".weight", c.num_experts, d, TensorCut::none);
+  if (c.router_bias_rate > 0) {  // moved by loads, not by gradients
+    TensorSpec& bias = out.vector(at + names.router + names.choice_bias, c.num_experts, Initial::zeros);
+    bias.trainable = false;
+    bias.stored = Stored::sum;
+  }
   const std::string all = names.shared;
   if (shared > 0) mlp(all + "gate_proj", all + "up_proj", all + "down_proj", shared);
   for (expert = 0; expert < static_cast<int>(c.num_experts); ++expert)

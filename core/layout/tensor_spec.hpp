@@ -63,7 +63,7 @@ struct TensorSpec {
   // These members are for a part of a weight in another form than dense (core/layout/weight_form.hpp).
   std::string weight{};   // the dense weight's name; "": a tensor by itself
   int part = -1;          // number in the order of the form
-  bool trainable = true;  // false: frozen; no gradient, no state, on every rank that computes with it
+  bool trainable = true;  // false: frozen, but for a rule of its own; no gradient, no state, on every rank that uses it
   Stored stored = Stored::compute;
   std::int64_t group = 0;    // coded rows: columns that share a scale
   double initial_range = 0;  // standard deviation for Initial::normal; 0: the model's initializer_range

@@ -34,6 +34,7 @@ struct LayerActivations {
   Vector<std::int32_t, Exec> token;
   Vector<std::int64_t, Exec> counts;
   std::shared_ptr<ExpertRows> rows;  // the same counts on the host
+  Vector<std::int64_t, Host> load;   // (E), not owned, to which a pass adds its counts; empty unless somebody does
 };
 
 // The gradients that the input part of a block's backward pass leaves for the weight part, where these are two calls.

@@ -15,7 +15,8 @@ template <class Exec>
 RouterRule router_rule(const Context<Exec>& context) {
   const ModelConfig& c = context.config();
   const double share = context.gradient_scale / static_cast<double>(c.num_hidden_layers);
-  return {c.norm_topk_prob, c.router_aux_loss_coef * share, c.router_z_loss_coef * share};
+  return {c.norm_topk_prob, c.router_score == ModelConfig::RouterScore::sigmoid, c.router_aux_loss_coef * share,
+          c.router_z_loss_coef * share};
 }
 
 // Returns the activations with the rows of this pass: a decoder runs fewer than there is room for.
@@ -40,6 +41,7 @@ void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
     context.experts->exchange_counts(rows);
   else
     rows.received = rows.sent;
+  for (std::size_t e = 0; e < a.load.size(); ++e) a.load(e) += rows.sent[e];
 }
 
 // Returns how many of so many rows a product takes at once. On a host each product is prepared when its shape is first
@@ -117,7 +119,8 @@ void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>:
     forward_product<Exec, T>(context, w.router.weight, a.h2, a.router);
   else
     context.gemm.template operator()<T, Acc<T>>(Op::none, Op::transpose, 1, a.h2, w.router.weight, 0, a.router);
-  choose_experts<Exec, Acc<T>>(exec, router_rule(context), a.router, a.chosen, a.choice_weights, a.log_sums);
+  choose_experts<Exec, Acc<T>>(exec, router_rule(context), w.choice_bias, a.router, a.chosen, a.choice_weights,
+                               a.log_sums);
   sort_tokens<Exec>(exec, a.chosen, a.place, a.token, a.counts, context.workspace);
   fetch_counts(context, a);
   auto frame = context.workspace.frame();

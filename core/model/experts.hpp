@@ -12,6 +12,7 @@
 // tokens and each layer of L, with the formulas of kernels/model/router.hpp, they are
 //   router_aux_loss_coef / L * E sum_e f_e mean_n p_ne,  router_z_loss_coef / L * mean_n z_n^2,
 // weighed by the micro-batch's share of tokens. HF transformers takes f and p over all layers of a batch together.
+// Biases that even out loads without a loss: core/optimizer/router_bias.hpp.
 #pragma once
 #include "core/model/context.hpp"
 

@@ -55,6 +55,9 @@ class Builder {
     const ExpertNames names = expert_names(c_.family);
     const std::int64_t d = c_.hidden_size, f = c_.moe_intermediate_size;
     layer.router = linear(at + names.router, c_.num_experts, d);
+    if (const auto bias = index_.find(at + names.router + names.choice_bias); bias != index_.end())
+      if (V* const data = static_cast<V*>(part_(bias->second)))
+        layer.choice_bias = Vector<V, Exec>(data, static_cast<std::size_t>(c_.num_experts));
     for (int e = 0; e < static_cast<int>(c_.num_experts); ++e)
       if (specs_[index_.at(at + names.gate_of(e) + ".weight")].rows > 0)  // else it is on another rank
         layer.experts.push_back({linear(at + names.gate_of(e), 2 * f, d), linear(at + names.down_of(e), d, f)});

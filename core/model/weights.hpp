@@ -49,6 +49,7 @@ struct ModelViews {
       Linear up, down;  // (2W, D) gate and up, (D, W)
     };
     Linear router;                // (E, D), of a mixture
+    Vector<V, Exec> choice_bias;  // (E) added to scores for the choice alone, or empty; it has no gradient
     std::vector<Expert> experts;  // those that are here, in order
   };
 

@@ -92,12 +92,14 @@ struct FileTensor {
   const float* data;
   std::size_t elements;
   std::vector<float> own;  // holds what data points to, where it was put together
+  bool in_f32 = false;     // in folders of bf16 too
 };
 
 std::vector<FileTensor> plain_files(const std::vector<HfTensor>& tensors) {
   std::vector<FileTensor> files;
   for (const auto& [spec, data] : tensors)
-    files.push_back({spec.name, file_shape(spec), data, static_cast<std::size_t>(spec.elements()), {}});
+    files.push_back(
+        {spec.name, file_shape(spec), data, static_cast<std::size_t>(spec.elements()), {}, spec.stored == Stored::sum});
   return files;
 }
 
@@ -174,8 +176,8 @@ void write_hf_model(const std::string& folder, const ModelConfig& config, const 
   std::vector<std::vector<std::uint16_t>> rounded(bf16 ? files.size() : 0);
   std::vector<SafeTensorSource> sources;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const auto& [name, shape, data, elements, own] = files[i];
-    if (bf16) {
+    const auto& [name, shape, data, elements, own, in_f32] = files[i];
+    if (bf16 && !in_f32) {
       rounded[i].resize(elements);
       std::transform(data, data + elements, rounded[i].begin(), to_bf16);
       sources.push_back({name, "BF16", shape, rounded[i].data(), 2 * elements});

@@ -156,6 +156,9 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   const std::int64_t micros = largest_share(input).all;
   if (parallel.dp > 1)
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
+  if (parallel.dp > 1 && input.model.router_bias_rate > 0)
+    tally.add("all_reduce", "dp", "loads of experts", 1,
+              f64 * (stage.layers.end - stage.layers.begin) * input.model.num_experts);
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
   const ReportParts told = told_parts(parallel, input.optimizer);
   const auto bytes = [report = RankReport(parallel.pp)](const ReportParts& parts) {

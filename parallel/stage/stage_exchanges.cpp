@@ -83,9 +83,9 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
     homes_.clip_by(*clip);
     if (shares_) shares_->clip_by(*clip);
   }
-  if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, model_fields(), input.train.ema_tau);
+  if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, trained_fields(), input.train.ema_tau);
   if (input.train.lookahead.factor > 0)
-    lookahead_ = std::make_unique<Lookahead<Exec>>(exec, model_fields(), input.train.lookahead);
+    lookahead_ = std::make_unique<Lookahead<Exec>>(exec, trained_fields(), input.train.lookahead);
   if (stage.arena().layout().weights_in_turn)
     turns_ = std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena());
   if (drifts_) start_coherence(input);
@@ -268,6 +268,17 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   if (const QkClip<Exec, T>* clip = stage_.qk_clip()) largest_score_ = clip->apply(exec_);
   if (measures(t)) meter_->after(exec_, t, factor);
+  move_router_bias();
+}
+
+// All data-parallel ranks have other tokens, whichever experts they hold.
+template <class Exec, class T>
+void StageExchanges<Exec, T>::move_router_bias() {
+  RouterBias<Exec, T>* const bias = stage_.router_bias();
+  if (bias == nullptr) return;
+  std::vector<double>& loads = bias->take();
+  if (groups_.ranks.grid.dp > 1) groups_.ranks.grid.dp_group->all_reduce(loads.data(), loads.size(), Reduction::sum);
+  bias->apply(exec_);
 }
 
 template <class Exec, class T>
@@ -281,7 +292,14 @@ std::vector<OwnedTensor<Exec, T>> StageExchanges<Exec, T>::kept_tensors() {
 
 template <class Exec, class T>
 std::vector<StateField> StageExchanges<Exec, T>::model_fields() const {
-  std::vector<StateField> fields = stage_.model_fields();
+  std::vector<StateField> fields = trained_fields();
+  for (StateField& field : stage_.frozen_fields()) fields.push_back(std::move(field));
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> StageExchanges<Exec, T>::trained_fields() const {
+  std::vector<StateField> fields = stage_.trained_fields();
   for (StateField& field : homes_.master_fields()) fields.push_back(std::move(field));
   if (shares_)
     for (StateField& field : shares_->master_fields()) fields.push_back(std::move(field));

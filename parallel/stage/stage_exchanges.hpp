@@ -87,7 +87,8 @@ class StageExchanges {
   }
   std::vector<OwnedTensor<Exec, T>> kept_tensors();  // those of which this rank keeps master weights, wherever they lie
   Communicator& ranks() const { return *groups_.ranks.all; }
-  std::vector<StateField> model_fields() const;  // those of stage, homes and shares
+  std::vector<StateField> model_fields() const;    // those of stage, homes and shares
+  std::vector<StateField> trained_fields() const;  // without frozen tensors
   std::vector<StateField> optimizer_fields() const;
   void weights_changed();  // after master weights were written on all ranks: rounds, sends, waits
 
@@ -99,6 +100,7 @@ class StageExchanges {
   void sum_over_shards();
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
+  void move_router_bias();
   void start_coherence(const PlanInput&);
   void start_meter(const PlanInput&);
   // Matrices that are not where they are computed with: the optimizer has them after all others.

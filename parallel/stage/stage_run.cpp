@@ -74,9 +74,9 @@ void StageRun<Exec, T>::forward(std::int64_t micro) {
   if (out_) slot.output = out_->activation_to_write(micro);
   const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
   if (probe_) probe_->begin(slot, in_update(micro));
-  stage_.watch_scores(slot, minibatch);
+  stage_.watch(slot, minibatch);
   pass(weights, slot, shared_->tokens(micro));
-  stage_.ignore_scores(slot);
+  stage_.ignore(slot);
   if (out_) out_->send_activation(micro);
   if (sends_head() && in_update(micro) == 0) send_head(weights, minibatch);
 }

@@ -23,7 +23,7 @@ struct StageRig {
         tokens(pass.micro_batch, pass.sequence, pass.micros) {
     if (optimizer != nullptr) stage.make_optimizer(config, *optimizer);
     slot.push_back(stage.make_slot());
-    stage.watch_scores(slot[0]);
+    stage.watch(slot[0]);
     hooks.stage = &stage;
   }
   void load(const std::int32_t* window) { tokens.load(exec, {window, nullptr}); }
@@ -41,6 +41,10 @@ struct StageRig {
       exec.fence("qk_clip");
       clip->take();
       clip->apply(exec);
+    }
+    if (RouterBias<Exec, T>* bias = stage.router_bias()) {
+      bias->take();
+      bias->apply(exec);
     }
   }
   double loss() {

@@ -114,6 +114,34 @@ TEST(ExpertKeys, AModelWithASharedExpertIsNoneOfTransformers) {
   EXPECT_EQ(Json::parse(c.to_hf_json())["model_type"], "qwen3_moe");
 }
 
+TEST(ExpertKeys, ChoicesBySigmoidsAndBiasesAreNoneOfTransformers) {
+  const std::string
+      qwen = "family = \"qwen3_moe\"\nnum_experts = 8\nnum_experts_per_tok = 2\nmoe_intermediate_size = 24\n",
+      mixtral = "family = \"mixtral\"\nnum_experts = 8\nnum_experts_per_tok = 2\n";
+  const std::string sigmoid = "router_score = \"sigmoid\"\n", biases = "router_bias_rate = 0.01\n";
+  const ModelConfig c = read_model(qwen + sigmoid + biases + mixture_sizes);
+  const std::string text = c.to_hf_json();
+  EXPECT_EQ(Json::parse(text)["model_type"], "sestina_moe");
+  EXPECT_EQ(model_section(ModelConfig::from_hf_json(text, "test")), model_section(c));
+  for (const std::string& one : {sigmoid, biases})
+    EXPECT_NE(mixture_difference(read_model(qwen + one + mixture_sizes)), "") << one;
+  int frozen = 0;
+  for (const TensorSpec& spec : tensor_specs(c)) {
+    if (spec.trainable) continue;
+    EXPECT_EQ(spec.name, fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", frozen++));
+    EXPECT_EQ(spec.elements(), 8);
+  }
+  EXPECT_EQ(frozen, 2);
+  const auto refused = [](const std::string& model, const char* message) {
+    const std::string got = errors_of(model + mixture_sizes);
+    EXPECT_NE(got.find(message), std::string::npos) << message << ", got " << got;
+  };
+  refused(qwen + sigmoid + "router_aux_loss_coef = 0.1\n", "model.router_aux_loss_coef: is made of probabilities");
+  refused(qwen + sigmoid + "router_z_loss_coef = 0.1\n", "model.router_z_loss_coef: is made of probabilities");
+  refused(mixtral + sigmoid, "model.router_score: family mixtral chooses by probabilities");
+  refused(mixtral + biases, "model.router_bias_rate: family mixtral has no biases of the choice");
+}
+
 // 30.5 and 3.3 billion parameters, as the model's card says; of Kimi K2, 1 T and 32 B.
 TEST(ExpertCounts, OfPresets) {
   const ModelConfig q = preset("qwen3-30b-a3b"), k = preset("kimi-k2-like");

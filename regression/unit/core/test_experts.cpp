@@ -37,7 +37,7 @@ TEST(Router, ChoosesTheLargestAndOfEqualOnesTheLowerNumber) {
   const int want[n][k] = {{1, 2, 4}, {0, 1, 2}, {2, 4, 3}};
   for (const bool normalised : {false, true}) {
     for (int i = 0; i < n; ++i) std::copy_n(rows[i], experts, &logits(i, 0));
-    choose_experts<Host, double>(Host(), {normalised, 0, 0}, logits, chosen, weight, log_sums);
+    choose_experts<Host, double>(Host(), {normalised, false, 0, 0}, {}, logits, chosen, weight, log_sums);
     for (int i = 0; i < n; ++i) {
       double sum = 0, of_chosen = 0;
       for (const double x : rows[i]) sum += std::exp(x);

@@ -87,9 +87,9 @@ TEST(QkClip, KeepsTheScoresOfMinibatchesApart) {
   clip.keep(2);
   const auto forward = [&](std::int64_t minibatch) {
     rig.run.stage.start_step(minibatch);
-    rig.run.stage.watch_scores(rig.run.slot[0], minibatch);
+    rig.run.stage.watch(rig.run.slot[0], minibatch);
     rig.run.forward();
-    rig.run.stage.ignore_scores(rig.run.slot[0]);
+    rig.run.stage.ignore(rig.run.slot[0]);
   };
   const auto sent = [&](std::int64_t minibatch) {
     clip.send(Host(), minibatch);
