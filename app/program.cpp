@@ -24,7 +24,7 @@ int run(const InitArguments& a) { return alone("init", run_init, a); }
 int run(const TrainArguments& a, const Call& call) { return run_train(a, call.ranks); }
 int run(const PlanArguments& a) { return run_plan(a); }
 int run(const EvalArguments& a, const Call& call) { return run_eval(a, call.ranks); }
-int run(const GenerateArguments& a) { return alone("generate", run_generate, a); }
+int run(const GenerateArguments& a, const Call& call) { return run_generate(a, call.ranks); }
 int run(const DataTokenizeArguments& a) { return alone("data tokenize", run_data_tokenize, a); }
 int run(const DataTrainTokenizerArguments& a) { return alone("data train-tokenizer", run_data_train_tokenizer, a); }
 int run(const DataInspectArguments& a) { return run_data_inspect(a); }

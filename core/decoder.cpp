@@ -46,13 +46,22 @@ std::size_t cache_bytes(const ModelConfig& c, const DecoderOptions& s, std::size
 
 template <class Exec, class T>
 Decoder<Exec, T>::Decoder(const Exec& exec, const ModelConfig& config, const Weights<Exec, T>& weights,
-                          const DecoderOptions& options)
+                          const DecoderOptions& options, GroupOps<Exec>* group)
     : options_(options),
       rows_(std::max(options.sequences, std::min(product_tile, cache_width(config, options)))),
       width_(cache_width(config, options)),
+      whole_(config),
       weights_(weights),
       gemm_(exec, options.deterministic),
-      context_{exec, model_part(config, 1, 0), 1, rows_, gemm_, workspace_, alone_, {}, {}},
+      context_{exec,
+               model_part(config, group ? group->size() : 1, group ? group->rank() : 0, false),
+               1,
+               rows_,
+               gemm_,
+               workspace_,
+               group ? *group : alone_,
+               {},
+               {}},
       slot_(context_.part, last_layer(config), 1, rows_, true),
       indices_("sestina::decoder_indices", 3, static_cast<std::size_t>(rows_)),
       host_indices_(Kokkos::create_mirror_view(indices_)),
@@ -62,9 +71,14 @@ Decoder<Exec, T>::Decoder(const Exec& exec, const ModelConfig& config, const Wei
                   config.max_position_embeddings);
   const auto places = static_cast<std::size_t>(options.sequences) * static_cast<std::size_t>(width_);
   cache_ = decltype(cache_)("sestina::key_value_cache", static_cast<std::size_t>(config.num_hidden_layers), 2, places,
-                            static_cast<std::size_t>(config.key_value_width()));
-  logits_ = decltype(logits_)("sestina::decoder_logits", history_.size(), static_cast<std::size_t>(config.vocab_size));
-  wide_ = Table("sestina::decoder_logits_f32", logits_.extent(0), logits_.extent(1));
+                            static_cast<std::size_t>(context_.config().key_value_width()));
+  const auto largest = static_cast<std::size_t>(context_.part.largest_vocabulary());
+  logits_ = decltype(logits_)("sestina::decoder_logits",
+                              static_cast<std::size_t>(context_.part.tp) * history_.size() * largest);
+  for (int rank = 0; rank < context_.part.tp; ++rank)
+    first_token_.push_back(model_part(config, context_.part.tp, rank).vocabulary_begin);
+  first_token_.push_back(config.vocab_size);
+  wide_ = Table("sestina::decoder_logits_f32", history_.size(), static_cast<std::size_t>(config.vocab_size));
   host_logits_ = Kokkos::create_mirror_view(wide_);
   for (auto& tokens : history_) tokens.reserve(static_cast<std::size_t>(options.capacity));
   if (config.position != ModelConfig::Position::learned) make_tables();
@@ -105,7 +119,7 @@ struct Decoder<Exec, T>::PassPieces {
 
 template <class Exec, class T>
 void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool step) const {
-  const ModelConfig& c = config();
+  const ModelConfig& c = context_.config();
   Context<Exec> context = {context_.exec, context_.part, 1, rows, context_.gemm, workspace, context_.group, {}, {}};
   const auto thin = [&](std::int64_t width) {
     if constexpr (std::is_same_v<Exec, Host>)
@@ -121,6 +135,10 @@ void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool s
     declare_attention_continued<Exec, T>(workspace, context_.exec, attention_shape(c, 1, width_), rows);
   thin(c.hidden_size);
   thin(c.query_width());
+  if (context.splits_query_norms()) {
+    const auto norm_frame = workspace.frame();
+    RowSums<T, Exec>{context};  // as query_norms_forward does
+  }
   {
     const auto mlp_frame = workspace.frame();
     take_rows<T>(context, mlp_width(c));  // as mlp_forward_down does
@@ -188,7 +206,7 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
     if (options_.deterministic) {
       const int first = position / product_tile * product_tile;
       chunk(sequences[i], first, std::min(product_tile, width_ - first));
-      const Matrix<T, Exec> row(logits_.data() + static_cast<std::size_t>(i) * logits_.extent(1), 1, logits_.extent(1));
+      const Matrix<T, Exec> row = own_logits(i, i + 1, n);
       forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, position - first, position - first + 1),
                                row);
       finish_logits<Exec, T>(context_, weights_, row);
@@ -198,7 +216,7 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
     host_indices_(place_field, i) = sequences[i] * width_ + position;
     host_indices_(position_field, i) = position;
   }
-  if (options_.deterministic) return;
+  if (options_.deterministic) return gather_logits(n);
   Kokkos::deep_copy(context_.exec, indices_, host_indices_);
   run({n});
   head(0, n);
@@ -207,9 +225,31 @@ void Decoder<Exec, T>::step(int n, const int* sequences, const std::int32_t* tok
 template <class Exec, class T>
 void Decoder<Exec, T>::head(int row, int rows) {
   context_.thin = !options_.deterministic;
-  const Matrix<T, Exec> logits(logits_.data(), static_cast<std::size_t>(rows), logits_.extent(1));
+  const Matrix<T, Exec> logits = own_logits(0, rows, rows);
   forward_product<Exec, T>(context_, weights_.head, row_range(slot_.h, row, row + rows), logits);
   finish_logits<Exec, T>(context_, weights_, logits);
+  gather_logits(rows);
+}
+
+template <class Exec, class T>
+Matrix<T, Exec> Decoder<Exec, T>::own_logits(int begin, int end, int rows) const {
+  const ModelPart& part = context_.part;
+  const auto width = static_cast<std::size_t>(part.config.vocab_size);
+  const auto room = static_cast<std::size_t>(rows) * static_cast<std::size_t>(part.largest_vocabulary());
+  return Matrix<T, Exec>(
+      logits_.data() + static_cast<std::size_t>(part.tp_rank) * room + static_cast<std::size_t>(begin) * width,
+      static_cast<std::size_t>(end - begin), width);
+}
+
+// Parts of the vocabulary have equal room, whatever they fill of it: they travel as rows of one matrix.
+template <class Exec, class T>
+void Decoder<Exec, T>::gather_logits(int rows) {
+  shown_ = rows;
+  const ModelPart& part = context_.part;
+  if (part.tp == 1) return;
+  const auto room = static_cast<std::size_t>(rows) * static_cast<std::size_t>(part.largest_vocabulary());
+  const Matrix<T, Exec> all(logits_.data(), static_cast<std::size_t>(part.tp), room);
+  context_.group.gather(context_.exec, Matrix<const T, Exec>(row_range(all, part.tp_rank, part.tp_rank + 1)), all);
 }
 
 template <class Exec, class T>
@@ -254,7 +294,11 @@ void Decoder<Exec, T>::embed_rows(const Pass& pass, const PassPieces& pieces, Ma
     gather(Matrix<const float, Exec>(cosine_), pieces.cosine, context_.cosine);
     gather(Matrix<const float, Exec>(sine_), pieces.sine, context_.sine);
   }
-  embed<Exec, T>(exec, index(token_field, pass.rows), weights_.embedding, learned, pass.rows, x);
+  if (context_.part.tp_rank > 0) learned = {};  // the sum over the ranks counts positions once
+  sum_rows<T>(context_, x, [&](const Matrix<T, Exec>& rows) {
+    embed<Exec, T>(exec, index(token_field, pass.rows), weights_.embedding, learned, pass.rows, rows,
+                   static_cast<std::int32_t>(context_.part.vocabulary_begin));
+  });
   if (config().embedding_norm)  // the statistics are those of the first norm, which comes later
     norm_forward<Exec, T>(context_, weights_.embedding_norm, x, {}, {}, x, slot_.layers[0].attention_norm);
 }
@@ -280,7 +324,7 @@ void Decoder<Exec, T>::block(const Pass& pass, std::size_t layer, LayerActivatio
 template <class Exec, class T>
 void Decoder<Exec, T>::attend(const Pass& pass, std::size_t layer, LayerActivations<Exec, T>& a,
                               Matrix<T, Exec> branch) {
-  const ModelConfig& c = config();
+  const ModelConfig& c = context_.config();
   const Exec& exec = context_.exec;
   const auto& w = weights_.layers[layer];
   linear_forward<Exec, T>(context_, w.qkv, a.h, a.qkv);
@@ -301,7 +345,7 @@ void Decoder<Exec, T>::attend(const Pass& pass, std::size_t layer, LayerActivati
                                  row_range(values, base, base + end), a.attended, workspace_);
   }
   const Matrix<T, Exec> projected = context_.post_norm() ? a.projected : branch;
-  linear_forward<Exec, T>(context_, w.o, a.attended, projected);
+  linear_forward_summed<Exec, T>(context_, w.o, a.attended, projected);
   if (context_.post_norm())
     norm_forward<Exec, T>(context_, w.attention_norm, projected, {}, {}, branch, a.attention_norm);
 }
@@ -309,8 +353,15 @@ void Decoder<Exec, T>::attend(const Pass& pass, std::size_t layer, LayerActivati
 template <class Exec, class T>
 const float* Decoder<Exec, T>::logits(int row) {
   const auto n = wide_.extent(1), begin = static_cast<std::size_t>(row) * n;
-  convert<Exec, T, float>(context_.exec, Vector<const T, Exec>(logits_.data() + begin, n),
-                          Vector<float, Exec>(wide_.data() + begin, n));
+  const auto room = static_cast<std::size_t>(shown_) * static_cast<std::size_t>(context_.part.largest_vocabulary());
+  for (std::size_t rank = 0; rank + 1 < first_token_.size(); ++rank) {
+    const auto first = static_cast<std::size_t>(first_token_[rank]);
+    const auto width = static_cast<std::size_t>(first_token_[rank + 1]) - first;
+    const T* part = logits_.data() + rank * room + static_cast<std::size_t>(row) * width;
+    convert<Exec, T, float>(context_.exec, Vector<const T, Exec>(part, width),
+                            Vector<float, Exec>(wide_.data() + begin + first, width));
+  }
+  context_.group.complete();
   if constexpr (!is_host<Exec>)
     Kokkos::deep_copy(context_.exec, Vector<float, Host>(host_logits_.data() + begin, n),
                       Vector<const float, Exec>(wide_.data() + begin, n));

@@ -58,11 +58,13 @@ void add_generate_options(CLI::App& app, GenerateArguments& a) {
       "Ends at --tokens, --stop, an end token or the model's max_position_embeddings, and says which "
       "where\n"
       "it is the last. Tokens per second go to standard error. run.deterministic=true: the bits of the full window.\n"
+      "On several ranks all are tensor parallel: each holds a part of every layer.\n"
       "Examples:\n"
       "  sestina generate -r runs/tiny_llama --prompt \"The kernel \"\n"
       "  sestina generate --hf DIR --prompt-file story.txt --tokens 300 --top-p 0.95 --repetition-penalty 1.1\n"
       "  sestina generate --hf DIR --prompt \"Q: \" --prompt \"A: \" --samples 4 --stop \"\\n\" --json\n"
-      "  echo \"Once upon a time\" | sestina generate --hf DIR -");
+      "  echo \"Once upon a time\" | sestina generate --hf DIR -\n"
+      "  mpirun -n 4 sestina generate --hf DIR --prompt \"Once\"");
 }
 
 void finish_prompts(GenerateArguments& a) {

@@ -198,7 +198,7 @@ int run_train(const TrainArguments&, const RankSource&);
 int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
 int run_eval(const EvalArguments&, const RankSource&);
-int run_generate(const GenerateArguments&);
+int run_generate(const GenerateArguments&, const RankSource&);
 int run_data_tokenize(const DataTokenizeArguments&);
 int run_data_train_tokenizer(const DataTrainTokenizerArguments&);
 int run_data_inspect(const DataInspectArguments&);

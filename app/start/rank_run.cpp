@@ -36,8 +36,9 @@ void require_one_task(const char* verb) {
   const Launch launch = find_launch();
   if (launch.tasks > 1)
     fail(ExitCode::unavailable,
-         "{} runs as one process, but {} tasks were started ({} is set); train, eval and bench step take several", verb,
-         launch.tasks, launch.variable);
+         "{} runs as one process, but {} tasks were started ({} is set); train, eval, generate and bench step take "
+         "several",
+         verb, launch.tasks, launch.variable);
 }
 
 int run_on_ranks(Runtime& runtime, const std::function<int()>& verb) {

@@ -93,6 +93,25 @@ void take_forward_ranks(DeckArguments& arguments, const std::string& stored, con
       fmt::format("parallel.dp={}", std::max<std::int64_t>(groups / std::gcd(groups, pp), 1)));
 }
 
+void take_decoding_ranks(DeckArguments& arguments, int ranks) {
+  if (ranks == 1) return;
+  Deck given = given_deck(arguments);
+  const std::int64_t tp = given.integer("parallel.tp", ranks), pp = given.integer("parallel.pp", 1);
+  if (tp != ranks)
+    fail(ExitCode::bad_deck,
+         "parallel.tp: all ranks share the heads of each layer and the vocabulary, and {} were started, got {}; "
+         "allowed: {}, or mpirun -n {}",
+         ranks, tp, ranks, std::max<std::int64_t>(tp, 1));
+  if (pp != 1)
+    fail(
+        ExitCode::bad_deck,
+        "parallel.pp: a token passes through all layers before the next one, so stages would wait for one another, got "
+        "{}; allowed: 1, with all ranks tensor parallel",
+        pp);
+  arguments.overrides.push_back(fmt::format("parallel.tp={}", ranks));
+  arguments.overrides.push_back("parallel.pp=1");
+}
+
 void require_ranks(Deck& deck, const ParallelOptions& parallel, int ranks) {
   const int in_stage = parallel.dp * parallel.tp;
   const std::string started = ranks == 1 ? "one was started" : fmt::format("{} were started", ranks);

@@ -36,6 +36,10 @@ void take_all_ranks(DeckArguments&, const std::string& stored, const std::string
 // remaining factor of the ranks shares the data, whatever parallel.dp is. One process holds the whole model.
 void take_forward_ranks(DeckArguments&, const std::string& stored, const std::string& stored_where, int ranks);
 
+// For text, whose ranks are one tensor-parallel group: sets parallel.tp to their number and parallel.pp to 1, whatever
+// the stored deck of a checkpoint says. Error(bad_deck) where the command line, or a deck of it, says another number.
+void take_decoding_ranks(DeckArguments&, int ranks);
+
 // Collects an error in the deck unless there are dp x tp x P ranks, where the P pipeline ranks divide the stages
 // evenly.
 void require_ranks(Deck&, const ParallelOptions&, int ranks);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -13,12 +12,10 @@
 #include "app/start/rank_run.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/train/evaluation.hpp"
-#include "app/train/rank_agreement.hpp"
-#include "app/train/restore.hpp"
+#include "app/train/rank_source.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/choices.hpp"
 #include "io/hf/hf_companions.hpp"
-#include "io/store/digest.hpp"
 #include "parallel/stage/make_stages.hpp"
 
 namespace sestina {
@@ -140,42 +137,20 @@ int eval_choices(const Setup& setup) {
   return 0;
 }
 
-// The first rank finds the checkpoint; all ranks read its deck under the same layers, and the same data.
+// All ranks have the same inputs afterwards.
 void prepare(Setup& setup) {
-  Runtime& runtime = setup.runtime;
-  Source& source = setup.source;
-  warn_on_stderr(runtime);
-  runtime.begin_phase("comparing the programs");
-  require_agreement(runtime.world(), program_statements(), ExitCode::bad_deck);
-  runtime.phase("finding the checkpoint", [&] {
-    if (runtime.is_first()) source = find_source(setup.arguments.checkpoint, setup.arguments.hf);
-    if (runtime.size() > 1 && !source.checkpoint.empty())
-      source.checkpoint = std::filesystem::absolute(source.checkpoint).string();
-  });
-  for (std::string* text : {&source.checkpoint, &source.hf, &source.deck}) runtime.world().broadcast(*text, 0);
-  std::vector<Statement> said, read;
-  runtime.phase("reading the deck", [&] {
-    const DeckArguments& layers = setup.arguments.deck;
-    SourceDeck found = read_source_deck(source, layers, runtime.size());
-    said = deck_statements(found.deck, given_deck(layers));
-    setup.options = std::move(found.options);
-    said.push_back({"--choices", setup.arguments.choices.empty() ? "not given" : "given", "", true});
-    said.push_back({"--weights", setup.arguments.weights, "", true});
-  });
-  require_agreement(runtime.world(), said, ExitCode::bad_deck);
-  runtime.set_start_timeout(setup.options.run.start_timeout);
-  if (runtime.size() == 1) return;
-  runtime.phase("comparing the data", [&] {
-    Options used = setup.options;
-    const std::string& choices = setup.arguments.choices;
-    if (!choices.empty()) used.data.source = used.data.validation = {};
-    read = data_statements(used, {});
-    if (!choices.empty()) read.push_back({"--choices", digest_file(choices).xxh3_128, "", true});
-    if (source.checkpoint.empty()) return;
-    const FileDigest manifest = digest_files({source.checkpoint + "/manifest.json"});
-    read.push_back({"checkpoint", manifest.xxh3_128, fmt::format("{} ({})", source.checkpoint, manifest.xxh3_128)});
-  });
-  require_agreement(runtime.world(), read, ExitCode::bad_data);
+  const EvalArguments& arguments = setup.arguments;
+  const std::string& choices = arguments.choices;
+  warn_on_stderr(setup.runtime);
+  setup.source = find_rank_source(setup.runtime, arguments.checkpoint, arguments.hf);
+  setup.options = read_rank_options(
+      setup.runtime, setup.source, arguments.deck,
+      {{"--choices", choices.empty() ? "not given" : "given", "", true}, {"--weights", arguments.weights, "", true}});
+  Options used = setup.options;
+  if (!choices.empty()) used.data.source = used.data.validation = {};
+  std::vector<std::pair<std::string, std::string>> files;
+  if (!choices.empty()) files.emplace_back("--choices", choices);
+  compare_rank_data(setup.runtime, setup.source, used, files);
 }
 
 }  // namespace

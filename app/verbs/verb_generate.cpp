@@ -9,13 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command/verbs.hpp"
-#include "app/start/kokkos_session.hpp"
-#include "app/train/restore.hpp"
+#include "app/start/rank_run.hpp"
+#include "app/start/run_deck.hpp"
+#include "app/train/rank_source.hpp"
 #include "app/train/run_data.hpp"
 #include "app/verbs/generation.hpp"
 #include "app/verbs/sampling.hpp"
 #include "io/hf/hf_companions.hpp"
 #include "parallel/stage/make_stages.hpp"
+#include "parallel/step/decode_together.hpp"
 
 namespace sestina {
 namespace {
@@ -150,39 +152,89 @@ class Output {
   bool flows_ = false;
 };
 
-}  // namespace
+// What the first rank alone has: tokenizer and prompts, and with them the draws and the output.
+struct Texts {
+  Texts(const GenerateArguments&, const Source&, const Options&);
+  DecoderOptions decoder_options(const Options&) const;
 
-int run_generate(const GenerateArguments& arguments) {
-  const Source source = find_source(arguments.checkpoint, arguments.hf);
-  const Options options = options_of(source, arguments.deck);
+  Codec codec;
+  Generation generation;
+  std::unique_ptr<Output> output;
+};
 
+Texts::Texts(const GenerateArguments& arguments, const Source& source, const Options& options) {
   if (arguments.tokenizer.empty()) require_byte_vocabulary(options, true);
   const std::string path = arguments.tokenizer.empty() ? options.data.tokenizer : arguments.tokenizer;
-  Codec codec;
   if (!path.empty()) codec.tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(path));
   const SpecialTokens tokens = special_tokens(options, codec.tokenizer.get(), path,
                                               hf_companion_folder(source.checkpoint, options.model.from_hf));
-  Generation generation;
   generation.sampling = {arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty};
   generation.tokens = arguments.tokens;
   generation.seed = arguments.seed;
   generation.ends = tokens.ends;
   generation.hidden = codec.unknown_ids(options.model.vocab_size);
   std::erase_if(generation.hidden, [&](std::int32_t id) { return tokens.stops_at(id); });
+  output = std::make_unique<Output>(arguments, codec, read_prompts(arguments, codec, tokens, options.model.vocab_size));
+}
 
-  Output output(arguments, codec, read_prompts(arguments, codec, tokens, options.model.vocab_size));
-  const int capacity = decoder_capacity(options.model, output.sequences, arguments.tokens);
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
-  const auto alone = make_lone_communicator();
+DecoderOptions Texts::decoder_options(const Options& options) const {
+  const int side_by_side = static_cast<int>(std::min(most_at_once, output->sequences.size()));
+  return {side_by_side, decoder_capacity(options.model, output->sequences, generation.tokens),
+          options.run.deterministic};
+}
+
+// The deck that all ranks have agreed on; of the data they need the model alone.
+Options read_options(const GenerateArguments& arguments, Runtime& runtime, const Source& source) {
+  DeckArguments layers = arguments.deck;
+  runtime.together([&] { take_decoding_ranks(layers, runtime.size()); });
+  const Options options = read_rank_options(runtime, source, layers, {{"--weights", arguments.weights, "", true}});
+  Options model = options;
+  model.data.source = model.data.validation = {};
+  model.data.tokenizer.clear();
+  compare_rank_data(runtime, source, model, {});
+  return options;
+}
+
+int generate_on_ranks(const GenerateArguments& arguments, Runtime& runtime) {
+  warn_on_stderr(runtime);
+  const Source source = find_rank_source(runtime, arguments.checkpoint, arguments.hf);
+  const Options options = read_options(arguments, runtime, source);
+  std::unique_ptr<Texts> texts;
+  DecoderOptions shape;
+  runtime.phase("reading the prompts", [&] {
+    if (!runtime.is_first()) return;
+    texts = std::make_unique<Texts>(arguments, source, options);
+    shape = texts->decoder_options(options);
+  });
+  runtime.world().broadcast(&shape, sizeof shape, 0);
+
+  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, 0,
+                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  runtime.begin_phase("building the model");
   // The evaluator holds the weights.
-  Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{}, *alone);
-  restore_weights(evaluator, source, arguments.weights);
-  const int side_by_side = static_cast<int>(std::min(most_at_once, output.sequences.size()));
-  const auto decoder = evaluator.stage().make_decoder({side_by_side, capacity, options.run.deterministic});
-  const GenerationTimes times = generate(*decoder, generation, output.sequences,
-                                         [&](std::size_t i, std::int32_t token) { return output.add(i, token); });
-  output.finish(times, options.model.max_position_embeddings);
+  Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{},
+                      runtime.world());
+  runtime.phase("reading the weights", [&] { restore_weights(evaluator, source, arguments.weights); });
+  const auto decoder = evaluator.stage().make_decoder(shape);
+  const auto calls = runtime.world().split(0, runtime.rank());
+  runtime.set_timeout(options.run.abort_timeout);
+  GenerationTimes times;
+  runtime.together([&] {
+    decode_together(*decoder, *calls, [&](TokenDecoder& together) {
+      Output& output = *texts->output;
+      times = generate(together, texts->generation, output.sequences,
+                       [&](std::size_t i, std::int32_t token) { return output.add(i, token); });
+    });
+  });
+  if (runtime.is_first()) texts->output->finish(times, options.model.max_position_embeddings);
   return 0;
+}
+
+}  // namespace
+
+int run_generate(const GenerateArguments& arguments, const RankSource& ranks) {
+  Runtime runtime(ranks, find_start_timeout(arguments.deck));
+  return run_on_ranks(runtime, [&] { return generate_on_ranks(arguments, runtime); });
 }
 
 }  // namespace sestina

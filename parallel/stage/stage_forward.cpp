@@ -12,6 +12,7 @@ StageForward<Exec, T>::StageForward(const Exec& exec, const StageParts& parts, c
     : exec_(exec),
       plan_(parts.plan),
       place_(parts.place),
+      whole_(rank.input.model),
       shared_(shared),
       stage_(exec, rank.part, plan_.layers, rank.passes, parts.layout, &shared->groups.tensor, training),
       slots_(place_.recomputes() ? 1 : place_.slots, [this] { return stage_.make_slot(place_.split); }),
@@ -82,7 +83,7 @@ void StageForward<Exec, T>::logits(int row, float* host) {
 
 template <class Exec, class T>
 std::unique_ptr<TokenDecoder> StageForward<Exec, T>::make_decoder(const DecoderOptions& options) {
-  return std::make_unique<Decoder<Exec, T>>(exec_, stage_.model().config(), stage_.weights(), options);
+  return std::make_unique<Decoder<Exec, T>>(exec_, whole_, stage_.weights(), options, &shared_->groups.tensor);
 }
 
 template <class Exec, class T>

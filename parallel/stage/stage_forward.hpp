@@ -57,6 +57,7 @@ class StageForward : public virtual ForwardStage {
   Exec exec_;
   StagePlan plan_;
   StagePlace place_;
+  ModelConfig whole_;  // the model of all ranks
   Shared shared_;
   Stage<Exec, T> stage_;
   SlotPool<Activations<Exec, T>> slots_;

@@ -46,7 +46,8 @@ class ForwardStage {
   // They fence.
   virtual void token_losses(float* host) = 0;
   virtual void logits(int row, float* host) = 0;
-  // Makes a decoder of a stage that is the whole model and must outlive the decoder.
+  // Makes a decoder of a stage that has all layers and must outlive it. Tensor-parallel ranks decode together: all make
+  // the same calls but for logits().
   virtual std::unique_ptr<TokenDecoder> make_decoder(const DecoderOptions&) = 0;
 
   virtual void initialise(std::uint64_t seed) = 0;              // weights as functions of (seed, name, index)

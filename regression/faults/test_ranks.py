@@ -379,14 +379,49 @@ class Ranks(Case):
         self.assertEqual(one, self.evaluate(3, model=folder))
         self.assertAlmostEqual(one["loss"], self.evaluate(2, "parallel.tp=2", model=folder)["loss"], delta=1e-5 * one["loss"])
 
+    def generate(self, ranks, *words, expected=DONE):
+        words = ("generate", "-r", self.work / "run", "--prompt", "the of ", *words)
+        return self.finish(self.start_ranks(ranks, *words) if ranks > 1 else self.start(*words), expected)[1]
+
+    def test_13_text_of_tensor_parallel_ranks(self):
+        """The tokens of one process, printed once: the first rank draws, and ends texts."""
+        self.train("run", "run.steps=40", "schedule.lr=1e-2", "model.vocab_size=257", "data.tokenizer=bytes")
+
+        def sequences(ranks, *words):
+            lines = [line for line in self.generate(ranks, *words, "--json").splitlines() if line.startswith("{")]
+            self.assertEqual(len(lines), 1, lines)
+            return json.loads(lines[0])["sequences"]
+
+        greedy = ("--tokens", 30, "--temperature", 0)
+        one = sequences(1, *greedy)
+        self.assertEqual(one, sequences(2, *greedy))
+        self.assertEqual(one, sequences(2, *greedy, "run.deterministic=false", "parallel.tp=2"))
+        for words in ((*greedy, "--stop", one[0]["text"][12:15]), ("--tokens", 100, "--seed", 2),
+                      ("--prompt", "some ", "--samples", 3, "--tokens", 10, "--top-p", 0.9, "--repetition-penalty", 1.1)):
+            self.assertEqual(sequences(1, *words), sequences(2, *words))
+        output = self.generate(2, *greedy)
+        self.assertEqual((output.count(one[0]["text"]), output.count("tokens/s")), (1, 1), output)
+
+    def test_13_text_of_ranks_that_do_not_fit(self):
+        self.train("run", "run.steps=2")
+        for ranks, words, code, said in (
+                (4, (), BAD_DECK, "does not divide model.num_attention_heads = 2"),
+                (2, ("parallel.tp=1",), BAD_DECK, "allowed: 2, or mpirun -n 1"),
+                (2, ("parallel.pp=2",), BAD_DECK, "allowed: 1, with all ranks tensor parallel"),
+                (2, ("--prompt", "x" * 65), BAD_DATA, "64 positions"),
+                (2, ("--prompt-file", "nowhere"), INPUT_MISSING, "nowhere")):
+            output = self.generate(ranks, *words, expected=code)
+            self.assert_one_message(output)
+            self.assertIn(said, output)
+
     def test_25_tasks_that_do_not_find_each_other(self):
         output = self.train("run", "run.steps=2", environment={"OMPI_COMM_WORLD_SIZE": "4"}, expected=UNAVAILABLE)
         self.assertIn("OMPI_COMM_WORLD_SIZE", output)
 
     def test_25_verbs_of_one_process(self):
         self.train("run", "run.steps=2")
-        output = self.finish(self.start_ranks(2, "generate", "-r", self.work / "run", "--prompt", "the"), UNAVAILABLE)[1]
-        self.assertIn("generate runs as one process", output)
+        output = self.finish(self.start_ranks(2, "diagnose", "hessian", "-r", self.work / "run"), UNAVAILABLE)[1]
+        self.assertIn("diagnose hessian runs as one process", output)
 
     def test_25_two_jobs_in_one_directory(self):
         child = self.run_and_signal("run", HUP, 0, 2, "run.steps=1000000")
