@@ -186,7 +186,10 @@ TYPED_TEST(DecoderRanks, TextIsThatOfOneRank) {
   const ModelConfig config = decoded_models()[0].config;
   DecodedPart<TypeParam, float> part(config, world().split(0, world().rank())), whole(config, make_lone_communicator());
   for (const double temperature : {0.0, 0.7}) {
-    Generation generation{{.temperature = temperature}, 24, 5};
+    Generation generation;
+    generation.sampling.temperature = temperature;
+    generation.tokens = 24;
+    generation.seed = 5;
     generation.ends = {11, 30};
     const std::vector<Sequence> got = generated(part, generation), want = generated(whole, generation);
     const std::vector<Sequence> given = several_prompts();
