@@ -133,6 +133,8 @@ sanitized_build=""  # the process, and its group, that compiles for sanitizer_te
 begin_sanitized_build() {
   prepare host
   ! clang_sanitizes || options+=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
+  mkdir -p "$build/asan"
+  touch "$build/asan/build.log"  # sanitizer_tests reads it, perhaps at once
   set -m
   (
     renice -n 19 $BASHPID

@@ -72,14 +72,13 @@ clang_sanitizes() { true; }
 say() { :; }
 root=. build=$PWD/build
 source "$1/cmake/test_jobs.sh"
-show_progress() { local log=$1; shift; "$@"; }
+show_progress() { local log=$1; shift; "$@" >>"$log"; }
 run_ctest() { echo "tests ${options[*]-}"; }
-mkdir -p build/asan && echo "the log" >build/asan/build.log
 trap summary EXIT
 """
 
     def test_what_is_compiled_for_a_later_job_is_waited_for(self):
-        begin = "compile() { sleep 0.5; echo \"$(nice)\" >built; return %d; }\nclang_sanitizes() { false; }\nbegin_sanitized_build\nsanitizer_tests\n"
+        begin = "compile() { sleep 0.5; echo the log >build/asan/build.log; echo \"$(nice)\" >built; return %d; }\nclang_sanitizes() { false; }\nbegin_sanitized_build\nsanitizer_tests\n"
         out = self.shell(self.AHEAD + begin % 0)
         self.assertEqual((self.work / "built").read_text(), "19\n")
         self.assertRegex(out, r"tests[\s\S]*tests[\s\S]*\n1 passed, 0 failed, 1 skipped\n$")
