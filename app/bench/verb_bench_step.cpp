@@ -240,8 +240,8 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
 int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {
   const StepOptions run = bench_step_options(arguments, runtime);
   const Options& options = run.options;
-  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, options.optimizer.refresh_workers(),
-                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  const auto session =
+      start_kokkos(runtime, options.run.threads, arguments.kokkos, options.optimizer.refresh_workers());
   runtime.begin_phase("building the model");
   StepBench all = time_steps(run, arguments, runtime);
   // The step is measured before the bounds, whose vectors are larger than a small model.

@@ -82,4 +82,10 @@ std::unique_ptr<KokkosSession> start_kokkos(Runtime& runtime, int threads, std::
   return session;
 }
 
+std::unique_ptr<KokkosSession> start_kokkos(Runtime& runtime, int threads, std::vector<std::string> flags,
+                                            int workers) {
+  return start_kokkos(runtime, threads, std::move(flags), workers,
+                      [&](const char* name, const std::function<void()>& f) { runtime.phase(name, f); });
+}
+
 }  // namespace sestina

@@ -24,9 +24,10 @@ void require_one_task(const char* verb);
 void warn_on_stderr(const Runtime&);
 
 // Starts Kokkos on every rank, with its share of the cores less those of `workers` refresh workers; warns once where
-// there are too few. phase: Runtime::phase, or a function that does more. Collective.
+// there are too few. phase: a function that does more than Runtime::phase, which it is else. Collective.
 using RunPhase = std::function<void(const char* name, const std::function<void()>&)>;
 std::unique_ptr<KokkosSession> start_kokkos(Runtime&, int threads, std::vector<std::string> flags, int workers,
                                             const RunPhase& phase);
+std::unique_ptr<KokkosSession> start_kokkos(Runtime&, int threads, std::vector<std::string> flags, int workers);
 
 }  // namespace sestina

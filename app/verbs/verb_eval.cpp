@@ -36,8 +36,7 @@ struct Setup {
 void with_model(const Setup& setup, const PassOptions& setting, const std::function<void(Evaluator&)>& use) {
   Runtime& runtime = setup.runtime;
   const Options& options = setup.options;
-  const auto session = start_kokkos(runtime, options.run.threads, setup.arguments.kokkos, 0,
-                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  const auto session = start_kokkos(runtime, options.run.threads, setup.arguments.kokkos, 0);
   runtime.begin_phase("building the model");
   Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, setting, runtime.world());
   runtime.phase("reading the weights", [&] { restore_weights(evaluator, setup.source, setup.arguments.weights); });

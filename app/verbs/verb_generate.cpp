@@ -208,8 +208,7 @@ int generate_on_ranks(const GenerateArguments& arguments, Runtime& runtime) {
   });
   runtime.world().broadcast(&shape, sizeof shape, 0);
 
-  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, 0,
-                                    [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, 0);
   runtime.begin_phase("building the model");
   // The evaluator holds the weights.
   Evaluator evaluator(*make_stages(options.run.space, options.train.precision), options, PassOptions{},

@@ -166,8 +166,7 @@ void print_speed(const std::vector<RankSpeed>& ranks) {
 // Measures the machine. A slow one is no error: what follows is the reader's to decide.
 int run_speed(const InfoArguments& arguments, Runtime& runtime) {
   warn_on_stderr(runtime);
-  const auto session =
-      start_kokkos(runtime, 0, arguments.kokkos, 0, [&](const char* name, const auto& f) { runtime.phase(name, f); });
+  const auto session = start_kokkos(runtime, 0, arguments.kokkos, 0);
   runtime.begin_phase("measuring the machine");
   const std::vector<RankSpeed> ranks = check_speed(RunOptions::Space::device, runtime);
   if (!runtime.is_first()) return 0;
