@@ -155,8 +155,10 @@ ExitCode Trainer::run() {
     const auto due = [&](std::int64_t every) { return updated && every > 0 && step_ % every == 0; };
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
     const bool measured = due(options_.metrics.updates_every), proves = measured || (updated && !proved_);
-    if (evaluates || saves || proves) finish_steps();
+    const bool turned = due(options_.metrics.rotations_every);
+    if (evaluates || saves || proves || turned) finish_steps();
     if (proves) prove_updates(measured);
+    if (turned) write_rotations();
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();

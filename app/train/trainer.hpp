@@ -116,6 +116,7 @@ class Trainer final {
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
+  void write_rotations();         // and notes those above their bound; collective
   void prove_updates(bool due);   // after an update, with all steps finished; due: writes its lines; collective
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   double step_joules();
@@ -150,7 +151,8 @@ class Trainer final {
   std::unique_ptr<BitAudit> bits_;                  // null: no audits, and no flips planned
   std::unique_ptr<Audit> audit_;                    // null: run.audit_every = 0
   UpdateProof proof_;
-  bool proved_ = false;  // every tensor gets the update that the deck asks for
+  bool turned_far_ = false;  // a rotation was above its bound when they were measured last
+  bool proved_ = false;      // every tensor gets the update that the deck asks for
   CheckpointWriter checkpoints_;
   StepReport report_;
   const ReportParts told_;  // parts of a step's report that all ranks are told

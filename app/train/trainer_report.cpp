@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "app/train/rotation_lines.hpp"
 #include "app/train/trainer.hpp"
 
 namespace sestina {
@@ -40,6 +41,12 @@ std::vector<Metrics::TensorLine> gather_lines(Communicator& world, const Plan& p
     for (const TensorSpec& spec : stage.specs)
       if (const auto line = lines.find(spec.name); line != lines.end()) all.push_back(line->second);
   return all;
+}
+
+double worst_defect(const std::vector<Metrics::RotationLine>& lines) {
+  double worst = 0;
+  for (const Metrics::RotationLine& line : lines) worst = larger_or_nan(worst, line.defect);
+  return worst;
 }
 
 }  // namespace
@@ -156,6 +163,21 @@ void Trainer::prove_updates(bool due) {
   const RankRecords records = gather_records(runtime_.world(), executor_.runs());
   proved_ = proved_ || proof_.require_asked(records);
   if (due) metrics_.updates(step_, proof_.lines(records));
+}
+
+// A rotation that is above its bound is told once, until all of them are below it again.
+void Trainer::write_rotations() {
+  const RotationLines all = gather_rotations(runtime_.world(), executor_.runs(), executor_.plan());
+  metrics_.rotations(step_, all.lines);
+  const double bound = options_.metrics.rotation_bound;
+  const bool far = bound > 0 && !(all.largest_q <= bound);
+  if (far && !turned_far_)
+    tell("rotations",
+         fmt::format("{} is turned by ||Q|| = {:.3g}, above metrics.rotation_bound = {}: its rotations are {:.2g} from "
+                     "orthogonal at most; merge more often (model.linear.merge_every) or learn more slowly",
+                     all.furthest, all.largest_q, bound, worst_defect(all.lines)),
+         step_);
+  turned_far_ = far;
 }
 
 void Trainer::write_diagnostics() {

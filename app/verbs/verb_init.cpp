@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace sestina {
 namespace {
 
-constexpr int usual_batch = 32;  // sequences
+constexpr int tried_batch = 32;  // sequences
 
 std::string toml_string(const std::string& text) {
   std::string out = "\"";
@@ -83,7 +83,7 @@ int sequence_for(const InitArguments& arguments, const DataLines& data, int leng
   constexpr int shortest = 32;
   if (!data.text || arguments.data.empty()) return length;
   const double tokens = bytes_at(arguments.data) / 4;
-  while (length / 2 >= shortest && tokens < 2.0 * usual_batch * length) length /= 2;
+  while (length / 2 >= shortest && tokens < 2.0 * tried_batch * length) length /= 2;
   return length;
 }
 
@@ -131,7 +131,7 @@ int run_init(const InitArguments& arguments) {
   const fs::path folder = fs::absolute(path).parent_path();
   const DataLines data = data_of(arguments, folder);
   const std::string precision = multiplies_bf16() ? "bf16" : "fp32";
-  const Options options = model_options(arguments, precision, usual_batch, 0);
+  const Options options = model_options(arguments, precision, tried_batch, 0);
   const int sequence = sequence_for(arguments, data, options.data.sequence_length);
   const RunSize size =
       size_of_run(scaling_weights(options.model), tokens_of(arguments, data), sequence, options.model.hidden_size);

@@ -55,6 +55,7 @@ std::vector<ModelDefect> linear_defects(const ModelConfig&);
 void read_with_others(Deck&, Options&);
 // Collects errors for the parts of a deck that do not fit the form.
 void require_form_fits(Deck&, const Options&);
+void require_rotations(Deck&, const Options&);  // refuses to measure rotations where there are none
 
 // Returns the clipping threshold of update t (from 1): train.clip_norm, except for the first updates after a merge,
 // where it rises linearly from clip_start_ratio of it.

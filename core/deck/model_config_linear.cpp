@@ -163,6 +163,13 @@ void require_form_fits(Deck& deck, const Options& options) {
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
 }
 
+void require_rotations(Deck& deck, const Options& options) {
+  const std::string& form = options.model.linear.form;
+  if (options.metrics.rotations_every > 0 && form != "poet-x")
+    deck.error("metrics.rotations_every",
+               fmt::format("measures rotations, which model.linear.form = \"{}\" does not have", form), "0");
+}
+
 double clip_norm_at(const LinearOptions& o, double clip_norm, std::int64_t t) {
   if (o.is_dense() || o.clip_warmup_steps == 0) return clip_norm;
   const std::int64_t j = t - 1, since = j % o.merge_every;

@@ -272,6 +272,9 @@ MetricsOptions MetricsOptions::read(Deck& deck) {
   metrics.eval_batches = small_integer(deck, "metrics.eval_batches", metrics.eval_batches, {.min = 1, .max = 1 << 20});
   metrics.tensors_every = deck.integer("metrics.tensors_every", 0, not_negative);
   metrics.updates_every = deck.integer("metrics.updates_every", 0, not_negative);
+  metrics.rotations_every = deck.integer("metrics.rotations_every", 0, not_negative);
+  if (metrics.rotations_every > 0)
+    metrics.rotation_bound = deck.number("metrics.rotation_bound", metrics.rotation_bound, not_negative);
   metrics.tensorboard = deck.boolean("metrics.tensorboard", false);
   metrics.trace = deck.integer("metrics.trace", 0, not_negative);
   return metrics;
@@ -304,6 +307,7 @@ Options Options::read(Deck& deck) {
   require_rules_fit(deck, options);
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
+  require_rotations(deck, options);
   if (options.optimizer.matrix) {
     options.optimizer.matrix->run_seed = options.run.seed;
     for (const auto check : find_matrix_kind(options.optimizer.kind)->checks) check(deck, options);

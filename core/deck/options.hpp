@@ -222,9 +222,10 @@ struct CheckpointOptions {
 };
 
 struct MetricsOptions {
-  std::int64_t every = 10, eval_every = 0, tensors_every = 0, updates_every = 0;  // steps, 0 = off
-  std::int64_t trace = 0;                                                         // updates in trace.json, 0 = none
-  int eval_batches = 16;                                                          // micro-batches an evaluation reads
+  std::int64_t every = 10, eval_every = 0, tensors_every = 0, updates_every = 0, rotations_every = 0;  // steps, 0 = off
+  double rotation_bound = 0.5;  // of ||Q||_2, above which the run notes it; 0 = none
+  std::int64_t trace = 0;       // updates in trace.json, 0 = none
+  int eval_batches = 16;        // micro-batches an evaluation reads
   bool tensorboard = false;
   static MetricsOptions read(Deck&);
 };

@@ -26,8 +26,9 @@ struct PlanInput {
   // Updates between two measurements of an asynchronous stage: how far its weights moved, and the comparison of its
   // gradient with that at the newest weights (0: never).
   std::int64_t metrics_every = 10, tensors_every = 0;
-  std::int64_t updates_every = 0;  // updates between two whose movements are measured (0: never)
-  int pipeline_ranks = 0;          // ranks on which the stages lie, 0 = one stage on each
+  std::int64_t updates_every = 0;    // updates between two whose movements are measured (0: never)
+  std::int64_t rotations_every = 0;  // updates between two after which rotations are measured (0: never)
+  int pipeline_ranks = 0;            // ranks on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -43,6 +44,7 @@ struct PlanInput {
         metrics_every(options.metrics.every),
         tensors_every(options.metrics.tensors_every),
         updates_every(options.metrics.updates_every),
+        rotations_every(options.metrics.rotations_every),
         pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {
     const bool bf16_run = train.precision == TrainOptions::Precision::bf16;
     std::erase_if(machine.update, [bf16_run](const MeasuredUpdate& update) { return update.bf16 != bf16_run; });

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/model/linear_form.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/optimizer/eigen.hpp"
 
@@ -142,6 +143,36 @@ const FormedWeight& find_formed(const Weights<Exec, T>& weights, const std::stri
   return *found;
 }
 
+std::size_t host_rotation_scratch(const LinearOptions& linear, const FormShape& shape, TensorCut cut) {
+  if (linear.is_dense()) return 0;
+  return bytes_taken<Host>(
+      [&](Workspace<Host>& counter) { linear_form<Host, float>(linear).declare_measure(counter, linear, shape, cut); });
+}
+
+template <class Exec, class T>
+RotationMeter<Exec, T>::RotationMeter(const Exec& exec, const LinearOptions& here, const Weights<Exec, T>& weights,
+                                      const RotationShare& share)
+    : share_(share), solver_(exec) {
+  workspace_ = Workspace<Exec>(bytes_taken<Exec>([&](Workspace<Exec>& counter) {
+    for_each_formed(weights, [&](const FormedWeight& w) {
+      const FormShape shape{0, static_cast<std::size_t>(w.rows), static_cast<std::size_t>(w.cols), sizeof(T),
+                            sizeof(Acc<T>)};
+      linear_form<Exec, T>(here).declare_measure(counter, here, shape, w.cut);
+    });
+  }));
+}
+
+template <class Exec, class T>
+void RotationMeter<Exec, T>::measure(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::int64_t t) {
+  records_.clear();
+  int number = 0;
+  for_each_formed(weights, [&](const FormedWeight& w) {
+    const bool told_elsewhere = w.cut == TensorCut::none && share_.tp_rank > 0;
+    if (number++ % share_.dp != share_.dp_rank || told_elsewhere) return;
+    records_.push_back({w.name, w.layer, t, model.measure(w, workspace_, solver_)});
+  });
+}
+
 #define SESTINA_FORMED(Exec, T)                                                                                     \
   template void merge_if_due<Exec, T>(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t, std::int64_t); \
   template void initialise_formed<Exec, T>(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&,               \
@@ -151,5 +182,7 @@ const FormedWeight& find_formed(const Weights<Exec, T>& weights, const std::stri
   template void get_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>*);               \
   template const FormedWeight& find_formed<Exec, T>(const Weights<Exec, T>&, const std::string&);
 SESTINA_INSTANTIATE(SESTINA_FORMED)
+#define SESTINA_ROTATION_METER(Exec, T) template class RotationMeter<Exec, T>;
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_ROTATION_METER)
 
 }  // namespace sestina

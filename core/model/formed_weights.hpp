@@ -1,7 +1,11 @@
 // Weights in another form than dense as a stage handles them: first values, merges, and their way from and to dense
 // ones in host memory. A stage with dense weights may call every function here: nothing happens.
 #pragma once
+#include <vector>
+
+#include "core/layout/rotation_record.hpp"
 #include "core/model/transformer.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 
@@ -30,5 +34,30 @@ void get_dense(const Exec&, Transformer<Exec, T>&, const FormedWeight&, Acc<T>* 
 // Throws Error(internal) when no weight has this name.
 template <class Exec, class T>
 const FormedWeight& find_formed(const Weights<Exec, T>&, const std::string& name);
+
+// The data-parallel ranks have the same weights and measure some of them each; of a weight that tensor parallelism does
+// not cut, its first rank tells.
+struct RotationShare {
+  int dp = 1, dp_rank = 0, tp_rank = 0;
+};
+
+// Measures the rotations of a stage's weights (core/layout/rotation_record.hpp says what), with scratch of its own. It
+// reads weights and nothing else, so that an update that is measured has the bits of one that is not.
+template <class Exec, class T>
+class RotationMeter {
+ public:
+  RotationMeter(const Exec&, const LinearOptions& here, const Weights<Exec, T>&, const RotationShare&);
+
+  // Called after update t, before its merges, with all weights there. Fences.
+  void measure(Transformer<Exec, T>&, const Weights<Exec, T>&, std::int64_t t);
+  // Those of the last call.
+  const std::vector<RotationRecord>& records() const { return records_; }
+
+ private:
+  RotationShare share_;
+  Workspace<Exec> workspace_;
+  Solver<Exec> solver_;
+  std::vector<RotationRecord> records_;
+};
 
 }  // namespace sestina

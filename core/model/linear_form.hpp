@@ -2,7 +2,9 @@
 // its backward pass, its merge, and its way from and to a dense weight. Objects hold nothing; tensors come with each
 // call.
 #pragma once
+#include "core/layout/rotation_record.hpp"
 #include "core/model/context.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 
@@ -32,6 +34,11 @@ class LinearForm {
   virtual void effective(Context<Exec>&, const FormedWeight&, Matrix<A, Exec> dense) const = 0;
   // Runs merge `number` (from 1): the layer stays what it is. May wait for the space.
   virtual void merge(Context<Exec>&, const FormedWeight&, std::uint64_t seed, std::int64_t number) const = 0;
+  // Measures rotations, where the form has some, in scratch that declare_measure takes. Fences.
+  virtual RotationMeasure measure(Context<Exec>&, const FormedWeight&, Workspace<Exec>&, Solver<Exec>&) const {
+    return {};
+  }
+  virtual void declare_measure(Workspace<Exec>&, const LinearOptions& /*here*/, const FormShape&, TensorCut) const {}
 };
 
 // Returns the form by its name in the model's options, which must not be dense.

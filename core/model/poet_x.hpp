@@ -9,8 +9,10 @@
 #include <functional>
 
 #include "core/layout/poet_x_form.hpp"
+#include "core/layout/rotation_record.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 
@@ -87,5 +89,13 @@ void poet_assign(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight
 template <class Exec, class T>
 void poet_merge(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&,
                 const std::function<void()>& draw);
+
+// Measures rotations and singular values, in the scratch that declare_poet_measure takes. shards: the parts here whose
+// singular values are to be told. Fences.
+template <class Exec, class T>
+RotationMeasure poet_measure(const ProductSpace<Exec>&, Solver<Exec>&, const PoetOptions&, const ShardedSides& shards,
+                             const PoetWeight<Exec, T>&);
+template <class Exec>
+void declare_poet_measure(Workspace<Exec>&, const LinearOptions& here, const FormShape&, TensorCut);
 
 }  // namespace sestina

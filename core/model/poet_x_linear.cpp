@@ -75,6 +75,15 @@ class PoetLinear final : public LinearForm<Exec, T> {
     const PoetWeight<Exec, T> views = weight(c, w);
     poet_merge<Exec, T>(space(c), setting(c), views, [&] { draw_both(c, w, views, seed, number); });
   }
+  RotationMeasure measure(Context<Exec>& c, const FormedWeight& w, Workspace<Exec>& workspace,
+                          Solver<Exec>& solver) const override {
+    return poet_measure<Exec, T>({c.exec, c.gemm, workspace}, solver, setting(c),
+                                 sharded_sides(c.config().linear, w.cut), weight(c, w));
+  }
+  void declare_measure(Workspace<Exec>& workspace, const LinearOptions& here, const FormShape& shape,
+                       TensorCut cut) const override {
+    declare_poet_measure<Exec>(workspace, here, shape, cut);
+  }
 
  private:
   static ProductSpace<Exec> space(Context<Exec>& c) { return {c.exec, c.gemm, c.workspace}; }

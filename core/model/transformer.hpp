@@ -3,11 +3,13 @@
 #include <memory>
 #include <vector>
 
+#include "core/layout/rotation_record.hpp"
 #include "core/model/activations.hpp"
 #include "core/model/context.hpp"
 #include "core/model/seams.hpp"
 #include "core/model/weights.hpp"
 #include "kernels/blas/gemm.hpp"
+#include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
 
@@ -95,6 +97,7 @@ class Transformer {
   void merge(const FormedWeight&, std::uint64_t seed, std::int64_t number);
   void assign(const FormedWeight&, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense);
   void effective(const FormedWeight&, Matrix<Acc<T>, Exec> dense);
+  RotationMeasure measure(const FormedWeight&, Workspace<Exec>&, Solver<Exec>&);
 
   // Returns the sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);

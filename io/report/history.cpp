@@ -170,6 +170,34 @@ void add_updates(RunHistory& history, const Json& line) {
   }
 }
 
+// Adds a line, and what is largest and smallest of it to the series, at the train line of its step.
+void add_rotations(RunHistory& history, const Json& line) {
+  history.rotations.push_back({integer<std::int64_t>(line, "step"), {}});
+  const auto found = line.find("tensors");
+  if (found == line.end() || !found->is_array()) return;
+  double norm = std::nan(""), defect = norm, most = norm, least = norm;
+  for (const Json& tensor : *found) {
+    if (!tensor.is_object()) continue;
+    Metrics::RotationLine one;
+    one.pattern = text(tensor, "pattern");
+    one.layers = numbers(tensor, "layers");
+    norm = std::fmax(norm, one.largest_q = number(tensor, "largest_q"));
+    defect = std::fmax(defect, one.defect = number(tensor, "defect"));
+    most = std::fmax(most, one.sigma_max = number(tensor, "sigma_max"));
+    least = std::fmin(least, one.sigma_min = number(tensor, "sigma_min"));
+    one.applied_defect = number(tensor, "applied_defect");
+    one.sigma_rms = number(tensor, "sigma_rms");
+    history.rotations.back().tensors.push_back(std::move(one));
+  }
+  const std::size_t lines = history.train.size();
+  if (lines == 0 || history.train.back().step != history.rotations.back().step) return;
+  for (const auto& [name, value] : {std::pair("rotation_norm", norm), std::pair("rotation_defect", defect),
+                                    std::pair("sigma_max", most), std::pair("sigma_min", least)}) {
+    history.more[name].resize(lines, std::nan(""));
+    history.more[name].back() = value;
+  }
+}
+
 template <class Lines>
 void drop_after(Lines& lines, std::int64_t step) {
   std::erase_if(lines, [&](const auto& line) { return line.step > step; });
@@ -184,6 +212,7 @@ void rewind(RunHistory& history, std::int64_t step) {
   drop_after(history.loads, step);
   drop_after(history.stages, step);
   drop_after(history.updates, step);
+  drop_after(history.rotations, step);
   TensorHistory& tensors = history.tensors;
   while (!tensors.steps.empty() && tensors.steps.back() > step) {
     tensors.steps.pop_back();
@@ -228,6 +257,8 @@ void add(RunHistory& history, const Json& line) {
     add_tensors(history.tensors, line);
   } else if (kind == "updates") {
     add_updates(history, line);
+  } else if (kind == "rotations") {
+    add_rotations(history, line);
   } else if (kind == "loads") {
     history.loads.push_back({step, numbers(line, "optimizer_s"), numbers(line, "planned")});
   } else if (kind == "run") {

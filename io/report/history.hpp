@@ -49,6 +49,10 @@ struct RunHistory {
     std::int64_t step;
     std::vector<Metrics::UpdateLine> tensors;
   };
+  struct Rotations {
+    std::int64_t step;
+    std::vector<Metrics::RotationLine> tensors;
+  };
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // the newest `run` line: key and value as text
   std::vector<TrainLine> train;
@@ -60,6 +64,7 @@ struct RunHistory {
   std::vector<Loads> loads;
   std::vector<Stages> stages;
   std::vector<Updates> updates;
+  std::vector<Rotations> rotations;
   TensorHistory tensors;
   std::size_t bad_lines = 0;  // lines that could not be parsed, as a cut last line
   bool diverged = false;      // the run diverged, and was not resumed since

@@ -302,6 +302,29 @@ void Metrics::updates(std::int64_t step, const std::vector<UpdateLine>& lines) {
   state_->finish();
 }
 
+void Metrics::rotations(std::int64_t step, const std::vector<RotationLine>& lines) {
+  if (!state_) return;
+  JsonLine& line = state_->line;
+  line.begin("rotations", step);
+  line.key("tensors");
+  line.append("[");
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const RotationLine& one = lines[i];
+    line.append(i > 0 ? ",{\"pattern\":" : "{\"pattern\":");
+    line.quoted(one.pattern);
+    line.number("largest_q", one.largest_q);
+    line.number("defect", one.defect);
+    line.number("applied_defect", one.applied_defect);
+    line.number("sigma_max", one.sigma_max);
+    line.number("sigma_min", one.sigma_min);
+    line.number("sigma_rms", one.sigma_rms);
+    line.numbers("layers", one.layers);
+    line.append("}");
+  }
+  line.append("]");
+  state_->finish();
+}
+
 void Metrics::loads(std::int64_t step, const std::vector<double>& optimizer_s,
                     const std::vector<std::int64_t>& planned) {
   if (!state_) return;

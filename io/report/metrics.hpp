@@ -103,6 +103,14 @@ class Metrics {
     std::vector<double> layers;  // update_ratio by layer of the model (NaN: not of the pattern); empty: of no layer
   };
   void updates(std::int64_t step, const std::vector<UpdateLine>&);
+  // The rotations of the weights of a pattern (core/layout/rotation_record.hpp): the largest norm and defects, the
+  // ends and the root of the mean square of the singular values.
+  struct RotationLine {
+    std::string pattern;
+    double largest_q = 0, defect = 0, applied_defect = 0, sigma_max = 0, sigma_min = 0, sigma_rms = 0;
+    std::vector<double> layers;  // largest_q by layer of the model (NaN: not of the pattern)
+  };
+  void rotations(std::int64_t step, const std::vector<RotationLine>&);
   // Writes, by rank, the mean seconds of a rank's own updates since the last such line, and the cost that the plan gave
   // it (in the units of parallel.cost).
   void loads(std::int64_t step, const std::vector<double>& optimizer_s, const std::vector<std::int64_t>& planned);

@@ -96,7 +96,7 @@ void resumes(PageJson& json, const RunHistory& run) {
 
 // Writes the events that charts mark: those that somebody who looks at a curve asks about.
 void marked_events(PageJson& json, const RunHistory& run) {
-  constexpr std::string_view marked[] = {"spike", "rollback", "slow_rank", "slow_machine"};
+  constexpr std::string_view marked[] = {"spike", "rollback", "slow_rank", "slow_machine", "rotations"};
   json.key("marks"), json.open('[');
   for (const auto& note : run.notes) {
     const std::string_view what = std::string_view(note.text).substr(0, note.text.find(':'));
@@ -159,6 +159,34 @@ void updates(PageJson& json, const RunHistory& run) {
   json.close('}');
 }
 
+// Writes the newest line, and the spectrum of the first one next to it.
+void rotations(PageJson& json, const RunHistory& run) {
+  if (run.rotations.empty()) return;
+  json.key("rotations"), json.open('{');
+  json.key("step"), json.value(static_cast<double>(run.rotations.back().step), exact);
+  json.key("first_step"), json.value(static_cast<double>(run.rotations.front().step), exact);
+  json.key("rows"), json.open('[');
+  for (const Metrics::RotationLine& row : run.rotations.back().tensors) {
+    Metrics::RotationLine first;
+    first.sigma_max = first.sigma_min = first.sigma_rms = std::nan("");
+    for (const Metrics::RotationLine& one : run.rotations.front().tensors)
+      if (one.pattern == row.pattern) first = one;
+    json.open('{');
+    json.key("pattern"), json.value(std::string_view(row.pattern));
+    for (const auto& [name, number] :
+         {std::pair("largest_q", row.largest_q), std::pair("defect", row.defect),
+          std::pair("applied_defect", row.applied_defect), std::pair("sigma_max", row.sigma_max),
+          std::pair("sigma_min", row.sigma_min), std::pair("sigma_rms", row.sigma_rms),
+          std::pair("first_max", first.sigma_max), std::pair("first_min", first.sigma_min),
+          std::pair("first_rms", first.sigma_rms)})
+      json.key(name), json.value(number);
+    json.key("layers"), json.values(row.layers, 4);
+    json.close('}');
+  }
+  json.close(']');
+  json.close('}');
+}
+
 void tensors(PageJson& json, const TensorHistory& tensors) {
   if (tensors.steps.empty() || tensors.names.empty()) return;
   const std::size_t steps =
@@ -195,6 +223,7 @@ std::string page_data(const std::vector<ReportRun>& runs, const ReportOptions& o
     loads(json, run.history);
     stages(json, run.history);
     updates(json, run.history);
+    rotations(json, run.history);
     tensors(json, run.history.tensors);
     json.close('}');
   }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/layout/rank_layout.hpp"
+#include "core/layout/rotation_record.hpp"
 #include "core/layout/weight_form.hpp"
 #include "core/memory/device_store.hpp"
 #include "core/memory/state_field.hpp"
@@ -347,6 +348,20 @@ void add_tensors(const Planned& s, const Shard& shard, int dp_rank, MatrixBytes&
   add_tiers(s, paged, streams, memory);
 }
 
+// Returns the bytes of the scratch in which the rotations of a stage are measured.
+std::size_t rotation_scratch(const Planned& s, const Shard& shard) {
+  std::size_t most = 0;
+  if (s.input.rotations_every == 0) return most;
+  for (const TensorSpec& spec : shard.local)
+    if (spec.part == 0)
+      most = std::max(
+          most, host_rotation_scratch(shard.part.config.linear,
+                                      {0, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols),
+                                       s.width.compute, s.width.accumulate},
+                                      spec.cut));
+  return most;
+}
+
 // One data-parallel rank's share of a stage.
 RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& common, int dp_rank,
                         MatrixBytes& known) {
@@ -368,6 +383,7 @@ RankMemory stage_memory(const Planned& s, const Shard& shard, const ModelSize& c
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
                           home_slot_bytes(shard.stage, o.parallel, dp_rank, shard.tp_rank, s.width) +
                           memory_of_shares(shard.stage, o, dp_rank * s.plan.tp + shard.tp_rank, s.width);
+  memory.size.workspace += rotation_scratch(s, shard);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory
     const int replica = replica_rank(o.parallel, dp_rank, shard.tp_rank);
     (s.on_device() ? memory.workers : memory.size.exchanges) +=

@@ -16,11 +16,16 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
                   versions_),
       own_output_(slots_.of(0).output),
       hooks_(*this, rank.trace),
+      rotations_every_(rank.input.rotations_every),
       drift_every_(rank.input.parallel.is_async() ? rank.input.metrics_every : 0) {
   QkClip<Exec, T>* const clip = stage_.qk_clip();
   if (clip && rank.input.parallel.is_async()) clip->keep(place_.ahead / place_.micros + 2);
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
+  const ProcessGrid& grid = rank.groups.grid;
+  if (rotations_every_ > 0)
+    rotations_ = std::make_unique<RotationMeter<Exec, T>>(exec, rank.part.config.linear, stage_.weights(),
+                                                          RotationShare{grid.dp, grid.dp_rank, grid.tp_rank});
 }
 
 template <class Exec, class T>
@@ -277,6 +282,10 @@ void StageRun<Exec, T>::note_delay() {
 // Merges come at their updates, withheld or not: the pipeline has drained for them.
 template <class Exec, class T>
 void StageRun<Exec, T>::after_update(std::int64_t t) {
+  if (rotations_ && t % rotations_every_ == 0) {
+    exchanges_.finish_gather();
+    rotations_->measure(stage_.model(), stage_.weights(), t);
+  }
   if (stage_.merges_after(t)) {
     exchanges_.finish_gather();  // every rank merges all weights
     stage_.merge_if_due(t);

@@ -6,6 +6,7 @@
 
 #include "core/delay.hpp"
 #include "core/gradient_digests.hpp"
+#include "core/model/formed_weights.hpp"
 #include "core/model/pass_probe.hpp"
 #include "parallel/stage/stage_exchanges.hpp"
 #include "parallel/stage/stage_forward.hpp"
@@ -65,6 +66,9 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   double largest_score() const override { return exchanges_.largest_score(); }
   StageExchangeCount exchange_count() const override { return exchanges_.count(); }
   std::vector<UpdateRecord> update_records() const override;
+  std::vector<RotationRecord> rotation_records() const override {
+    return rotations_ ? rotations_->records() : std::vector<RotationRecord>();
+  }
 
   // For audits, between two updates of a synchronous pipeline: compute the micro-batch whose tokens are those of the
   // evaluation, at the newest weights. Its gradients lie in the place of a micro-batch's until the next one, and no
@@ -134,7 +138,9 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   DelayCorrection<Exec, T> correction_;
   Matrix<T, Exec> own_output_;  // the output of a forward pass that is done again
   Hooks hooks_;
-  std::unique_ptr<PassProbe<Exec, T>> probe_;  // null: nobody looks at what passes compute
+  std::unique_ptr<PassProbe<Exec, T>> probe_;          // null: nobody looks at what passes compute
+  std::unique_ptr<RotationMeter<Exec, T>> rotations_;  // null: metrics.rotations_every = 0
+  std::int64_t rotations_every_;
   StageDelay delay_;
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
   std::int64_t made_ = 0;     // updates since the start of the process

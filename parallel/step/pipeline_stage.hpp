@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/layout/rotation_record.hpp"
 #include "core/memory/state_field.hpp"
 #include "core/model/first_bad.hpp"
 #include "core/optimizer/base/optimizer_control.hpp"
@@ -155,6 +156,9 @@ class PipelineStage : public virtual ForwardStage {
   // Returns a record of each tensor that this rank updates, measured where the last update was one of
   // metrics.updates_every.
   virtual std::vector<UpdateRecord> update_records() const = 0;
+  // Returns a record of each weight in rotations that this rank measured after the last update of
+  // metrics.rotations_every.
+  virtual std::vector<RotationRecord> rotation_records() const = 0;
 };
 
 }  // namespace sestina

@@ -82,6 +82,10 @@ def lines(run, folder):
                  "update_rms": 1e-4, "update_ratio": 5e-3, "decay": 3e-4, "layers": []},
                 {"pattern": "model.layers.*.mlp.down_proj.weight", "rule": kind, "split": "whole", "owner": "0-1", "calls": 100, "orthogonality_defect": 0.25,
                  "update_rms": 2e-4, "update_ratio": 0.01, "decay": 3e-4, "layers": [step / 1e5, 0.01, None, 0.02]}]}
+        if run == 2 and step % 50 == 0:
+            yield {"kind": "rotations", "step": step, "tensors": [
+                {"pattern": "model.layers.*.mlp.down_proj.weight", "largest_q": 0.1 + step / 1e4, "defect": 1e-4, "applied_defect": 2e-3,
+                 "sigma_max": 2 - step / 1e3, "sigma_min": 0.1, "sigma_rms": 1.0, "layers": [0.1, 0.1 + step / 1e4, None, 0.05]}]}
         if run in (1, 2, 9) and step % 20 == 0:
             yield {"kind": "tensors", "step": step, "tensors": {
                 tensor: {"weight_rms": 0.02 + 1e-4 * step / (1 + i % 5), "update_rms": 1e-4 * (1.3 + math.sin(step / 50 + i)), "spectral_norm": 1 + i / 10}

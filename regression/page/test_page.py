@@ -69,7 +69,8 @@ class Page(unittest.TestCase):
 
     def test_every_series_has_its_chart(self):
         for card in ("loss", "lr", "grad_norm", "bits_per_byte", "step_s", "tokens_per_s", "memory_peak_bytes", "reduce_s", "gather_s",
-                     "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors", "updates-1", "updates-2"):
+                     "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors", "updates-1", "updates-2",
+                     "rotation_norm", "rotation_defect", "sigma_max", "sigma_min", "rotations-2"):
             self.assertIn(card, self.seen["cards"])
         self.assertEqual(self.seen["stages"], 3)  # curves of one run in one card
 

@@ -145,6 +145,21 @@ function updatesCard(page, run) {
     element("p.hint", {}, `Step ${step}: the rule that updated each tensor, calls of its optimizer since the line before, how far its direction is from orthogonal (0: equal singular values), and the size of its movement relative to the weights: ${short(Math.exp(low))} (light) to ${short(Math.exp(low + span))} (dark) by layer.`));
 }
 
+// Rotations of one run: a row for each pattern of weights, with the singular values now and how far they are from those
+// of the first line.
+function rotationsCard(page, run) {
+  const { step, first_step, rows } = page.runs[run].rotations, short = v => (v === null ? "–" : v === 0 ? "0" : v < 1e-3 ? v.toExponential(1) : String(Number(v.toPrecision(3))));
+  const moved = (now, first) => `${short(now)}${now === null || !(first > 0) || step === first_step ? "" : ` (${(100 * (now / first - 1)).toFixed(2)} %)`}`;
+  const head = ["weights", "largest ‖Q‖", "layer of it", "defect", "defect as applied", "largest singular value", "smallest", "rms"].map(text => element("th", { scope: "col" }, text));
+  const body = rows.map(row => element("tr", {}, element("th", { scope: "row", title: row.pattern }, shortName(row.pattern).replace("*.", "")),
+    ...[short(row.largest_q), String(row.layers.indexOf(Math.max(...row.layers.filter(v => v !== null)))), short(row.defect), short(row.applied_defect),
+      moved(row.sigma_max, row.first_max), moved(row.sigma_min, row.first_min), moved(row.sigma_rms, row.first_rms)].map(text => element("td", {}, text))));
+  return element("div.card.wide-card", { "data-card": `rotations-${run}` },
+    element("div.card-head", {}, element("h3", {}, `Rotations${page.runs.length > 1 ? `: ${page.runs[run].name}` : ""}`)),
+    element("div.wide", {}, element("table.rotations", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body))),
+    element("p.hint", {}, `Step ${step}: how far the weights are turned since their last merge, how far blocks are from orthogonal (‖GᵀG − I‖ / √b of the worst one), and the singular values, which rotations keep${step === first_step ? "" : `; in brackets their change since step ${first_step}`}.`));
+}
+
 const tensorQuantities = [
   ["update_ratio", "update / weight"], ["update_rms", "update RMS"], ["weight_rms", "weight RMS"], ["spectral_norm", "spectral norm"],
 ];

@@ -32,6 +32,12 @@ const sections = [
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],
   ]],
+  ["Rotations", [
+    ["rotation_norm", "Norm of rotations", "largest ‖Q‖ of all blocks", "", "check", true],
+    ["rotation_defect", "Defect of rotations", "largest ‖GᵀG − I‖ / √b", "", "check", true],
+    ["sigma_max", "Largest singular value", "of all weights in rotations", "", "check", false],
+    ["sigma_min", "Smallest singular value", "of all weights in rotations", "", "check", false],
+  ]],
 ];
 // "x_stage" of "x_stage_0": one chart shows them all.
 const oneOfMany = name => name.replace(/_stage_\d+$/, "_stage");
@@ -64,6 +70,10 @@ class Page {
 
   seriesLines(run, key, kind) {
     const { series, low, high } = this.runs[run], x = this.xs(run);
+    if (series[key] && kind === "check") {  // known at some steps only
+      const known = series[key].map((_, i) => i).filter(i => series[key][i] !== null);
+      return [{ x: known.map(i => x[i]), y: known.map(i => series[key][i]), kind }];
+    }
     if (series[key]) return [{ x, y: series[key], kind, low: low?.[key], high: high?.[key] }];
     return Object.keys(series).filter(name => oneOfMany(name) === key)
       .map(name => ({ x, y: series[name], kind, label: `stage ${name.slice(key.length + 1)}` }));
@@ -158,7 +168,7 @@ class Page {
       drawing("path", { class: "check", d: "M0 4h28" }), drawing("circle", { class: "dot", cx: 14, cy: 4, r: 2.8 }));
     if (this.runs.some(run => run.validation.loss.length)) key.push(element("span.key", {}, dashed(), "validation"));
     if (this.runs.some(run => run.resumes.length)) key.push(element("span.key", {}, "▲ resumed"));
-    if (this.runs.some(run => run.marks.length)) key.push(element("span.key", {}, "◆ spike, rollback or slow rank"));
+    if (this.runs.some(run => run.marks.length)) key.push(element("span.key", {}, "◆ spike, rollback, slow rank or large rotation"));
     if (this.runs.some(run => run.diverged)) key.push(element("span.key", {}, "✕ diverged"));
     return element("div.legend", { role: "group", "aria-label": "Runs" }, ...this.chips, ...(this.chips.length ? [this.everyRun] : []), ...key);
   }
@@ -195,6 +205,8 @@ class Page {
     if (staged.length) this.section(main, "Stages", staged.map(run => stagesCard(this, run)));
     const updated = this.runs.map((_, i) => i).filter(i => this.runs[i].updates?.rows.length);
     if (updated.length) this.section(main, "Updates", updated.map(run => updatesCard(this, run)));
+    const rotated = this.runs.map((_, i) => i).filter(i => this.runs[i].rotations?.rows.length);
+    if (rotated.length) this.section(main, "Rotations by weight", rotated.map(run => rotationsCard(this, run)));
     if (this.runs.some(run => run.tensors)) {
       const panel = new TensorPanel(this);
       this.parts.push(panel);

@@ -117,6 +117,10 @@ TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   expect_error(poet + "[optimizer]\nqk_clip = 10\n", "optimizer.qk_clip: scales weights that");
   expect_error("[model.linear]\nform = \"poet-x\"\nblock_size = 7\n", "model.linear.block_size: does not divide the");
   expect_error("[model.linear]\nform = \"lora\"\nblock_size = 7\n", "model.linear.block_size: unknown key");
+  EXPECT_EQ(error_of(poet + "[metrics]\nrotations_every = 5\n"), "");
+  expect_error("[metrics]\nrotations_every = 5\n", "metrics.rotations_every: measures rotations, which");
+  expect_error("[model.linear]\nform = \"lora\"\n[metrics]\nrotations_every = 5\n", "metrics.rotations_every");
+  expect_error(poet + "[metrics]\nrotation_bound = 0.3\n", "metrics.rotation_bound: unknown key");
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
 }
 

@@ -186,9 +186,11 @@ TEST(Metrics, EveryKindReadsBack) {
     run.hosts = {"a", "b"};
     run.command_line = odd;
     metrics.run(run);
+    metrics.rotations(1,
+                      {{"q.*", 0.25, 1e-3, 2e-3, 4, 0.5, 1.5, {0.25, std::nan("")}}, {"v", 0.5, 0, 0, 3, 0.75, 1, {}}});
   }
   auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 9u);
+  ASSERT_EQ(lines.size(), 10u);
   for (auto& line : lines) {
     EXPECT_EQ(line["step"], 1);
     EXPECT_NEAR(line["time"].get<double>(), static_cast<double>(std::time(nullptr)), 60);
@@ -201,6 +203,10 @@ TEST(Metrics, EveryKindReadsBack) {
     "split": "heads", "owner": "0-3", "calls": 5, "orthogonality_defect": 0.25, "update_rms": 0.001, "update_ratio": 0.5,
     "decay": 0.0003, "layers": [0.5, null]}, {"pattern": "v", "rule": "adamw", "split": "elements", "owner": "0",
     "calls": 5, "orthogonality_defect": null, "update_rms": 1.0, "update_ratio": 2.0, "decay": 0.0, "layers": []}]})"));
+  EXPECT_EQ(lines[9], json::parse(R"({"kind": "rotations", "step": 1, "tensors": [{"pattern": "q.*", "largest_q": 0.25,
+    "defect": 0.001, "applied_defect": 0.002, "sigma_max": 4.0, "sigma_min": 0.5, "sigma_rms": 1.5,
+    "layers": [0.25, null]}, {"pattern": "v", "largest_q": 0.5, "defect": 0.0, "applied_defect": 0.0, "sigma_max": 3.0,
+    "sigma_min": 0.75, "sigma_rms": 1.0, "layers": []}]})"));
   EXPECT_TRUE(lines[2]["error"].is_null());
   EXPECT_EQ(lines[4]["detail"], odd);
   EXPECT_EQ(
@@ -249,6 +255,16 @@ TEST(Metrics, EveryKindReadsBack) {
   EXPECT_TRUE(std::isnan(history.stages[0].drift[1]));
   EXPECT_EQ(history.more.at("staleness")[0], 2);  // the largest
   EXPECT_EQ(history.more.at("drift")[0], 0.25);
+  ASSERT_EQ(history.rotations.size(), 1u);
+  const Metrics::RotationLine& rotation = history.rotations[0].tensors.at(0);
+  EXPECT_EQ(rotation.pattern, "q.*");
+  EXPECT_EQ(rotation.largest_q + rotation.sigma_max + rotation.sigma_min + rotation.sigma_rms, 6.25);
+  EXPECT_EQ(rotation.defect + rotation.applied_defect, 3e-3);
+  EXPECT_EQ(rotation.layers.at(0), 0.25);
+  EXPECT_EQ(history.more.at("rotation_norm")[0], 0.5);  // the largest of all, at the line of the step
+  EXPECT_EQ(history.more.at("rotation_defect")[0], 1e-3);
+  EXPECT_EQ(history.more.at("sigma_max")[0], 4);
+  EXPECT_EQ(history.more.at("sigma_min")[0], 0.5);
 }
 
 TEST(Metrics, StartReadsBack) {

@@ -254,6 +254,8 @@ TEST(Report, OnePageWithoutTheNetwork) {
   b.history.loads = {{40, {1, 2}, {3, 4}}};
   b.history.stages = {{30, {1, 0}, {0.5, 0}, {0.5, 1}}, {40, {1, 0}, {kNan, 0.25}, {}}};
   b.history.updates = {{20, {}}, {40, {{"w.*", "muon", "whole", "0-1", 20, 0.25, 1e-3, 0.5, 0, {0.5, kNan}}}}};
+  b.history.rotations = {{20, {{"q.*", 0.25, 0, 0, 4, 0.5, 1, {}}}},
+                         {40, {{"q.*", 0.5, 0.125, 0, 2, 0.5, 1, {0.5, kNan}}}}};
   b.history.more["preconditioner_age_mean_stage_1"].assign(40, 2.5);
   const std::string html = report_html({a, b}, {"today", 0});
   EXPECT_EQ(count(html, "http://"), count(html, "http://www.w3.org/2000/svg"));  // a name, nothing to fetch
@@ -277,6 +279,9 @@ TEST(Report, OnePageWithoutTheNetwork) {
             json::parse(R"({"step": 40, "rows": [{"pattern": "w.*", "rule": "muon", "split": "whole", "owner": "0-1",
     "calls": 20, "orthogonality_defect": 0.25, "update_rms": 0.001, "update_ratio": 0.5, "decay": 0,
     "layers": [0.5, null]}]})"));
+  EXPECT_EQ(data["runs"][1]["rotations"], json::parse(R"({"step": 40, "first_step": 20, "rows": [{"pattern": "q.*",
+    "largest_q": 0.5, "defect": 0.125, "applied_defect": 0, "sigma_max": 2, "sigma_min": 0.5, "sigma_rms": 1,
+    "first_max": 4, "first_min": 0.5, "first_rms": 1, "layers": [0.5, null]}]})"));
   EXPECT_EQ(data["runs"][1]["stages"]["staleness"], json({1, 0}));
   EXPECT_EQ(data["runs"][1]["stages"]["drift"], json({nullptr, 0.25}));
   EXPECT_EQ(data["runs"][1]["series"]["preconditioner_age_mean_stage_1"][39], 2.5);

@@ -364,6 +364,7 @@ TEST(PlannedBytes, OfFormsOfWeights) {
     TrainingCase run = grid_case(kind, 1);
     run.options.model.linear.form = "poet-x";
     run.options.model.linear.block_size = 12;
+    run.options.metrics.rotations_every = kind == "muon" ? 2 : 0;
     largest.add(compare(run, "poet-x, rotations by " + kind));
   }
   if (world().size() % 2 != 0) return;

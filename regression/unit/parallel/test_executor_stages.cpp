@@ -70,6 +70,7 @@ class NotedStage final : public PipelineStage {
   std::optional<FirstBad> first_nonfinite() const override { return std::nullopt; }
   void spoil_next_forward() override {}
   std::vector<UpdateRecord> update_records() const override { return {}; }
+  std::vector<RotationRecord> rotation_records() const override { return {}; }
 
   double evaluate() override {
     note("evaluate");

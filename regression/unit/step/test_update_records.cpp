@@ -102,6 +102,7 @@ class ForgetfulStage final : public PipelineStage {
     std::erase_if(records, [](const UpdateRecord& r) { return r.tensor == "model.layers.1.mlp.down_proj.weight"; });
     return records;
   }
+  std::vector<RotationRecord> rotation_records() const override { return stage_->rotation_records(); }
 
   void start_averages() override { stage_->start_averages(); }
   void swap_average() override { stage_->swap_average(); }
