@@ -81,7 +81,22 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
+double processor_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 namespace {
+
+std::optional<double> where_finite(double value) { return std::isfinite(value) ? std::optional(value) : std::nullopt; }
+
+EnergyNumbers energy_numbers(const RankStep& ranks) {
+  return {where_finite(ranks.package), where_finite(ranks.memory), where_finite(ranks.device), ranks.processor};
+}
 
 DriftNumbers drift_numbers(const RankStep& ranks) {
   DriftNumbers numbers{static_cast<std::int64_t>(ranks.refreshed_sides)};
@@ -119,7 +134,10 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.preconditioner_age_max = static_cast<std::int64_t>(ranks.preconditioner_age);
   if (ranks.preconditioners > 0) line.preconditioner_age_mean = ranks.preconditioner_ages / ranks.preconditioners;
   line.tflops = options_.flops_per_token * line.tokens_per_s * 1e-12;
-  if (std::isfinite(ranks.energy)) line.energy_j = ranks.energy;
+  line.energy_j = where_finite(ranks.energy);
+  line.energy = energy_numbers(ranks);
+  line.step_tokens = options_.tokens_per_step;
+  sum_.add(ranks);
   if (options_.peak_tflops) line.mfu = line.tflops / *options_.peak_tflops;
   line.staleness = stages.staleness;
   line.drift = stages.drift;
@@ -199,6 +217,20 @@ void StepReport::bar(const TrainLine& line) {
   if (line.step == options_.steps) text_.push_back('\n');
   std::fwrite(text_.data(), 1, text_.size(), stdout);
   std::fflush(stdout);
+}
+
+void StepReport::energy(std::int64_t step, const std::string& domains) {
+  if (options_.quiet || session_steps_ == 0) return;
+  const auto tokens = options_.tokens_per_step * static_cast<std::uint64_t>(session_steps_);
+  const Metrics::EnergyLine line{where_finite(sum_.energy), energy_numbers(sum_), session_seconds_, tokens, domains};
+  clear_bar();
+  if (line.energy_j)
+    spdlog::info("energy     {:.4g} J, {:.3g} W, {:.3g} J per token: {}", *line.energy_j,
+                 *line.energy_j / session_seconds_, *line.energy_j / static_cast<double>(tokens), domains);
+  else
+    spdlog::info("energy     not known ({}); in its place {:.4g} s of processors, user and system, of all ranks",
+                 domains, sum_.processor);
+  metrics_.energy(step, line);
 }
 
 void StepReport::clear_bar() {

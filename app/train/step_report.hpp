@@ -45,6 +45,7 @@ struct StageNumbers {
 };
 // Returns the largest resident set that this process has had so far, in bytes.
 std::uint64_t peak_memory_bytes();
+double processor_seconds();  // user and system, that all threads of this process have worked so far
 
 // Returns percentages of a step of `whole` seconds, which is not 0: data, forward and backward, and the rest; they sum
 // to 100 although each is rounded.
@@ -77,6 +78,8 @@ class StepReport {
   // Reports one completed update. Writes the metrics line always, the log line every `every` updates and on the last.
   void step(std::int64_t step, std::uint64_t tokens, double loss, double norm, double lr, std::int64_t skipped,
             const RankStep&, const StageNumbers& = {});
+  // Logs and writes the energy of all steps so far; domains: which of its parts are counted (EnergyCounters).
+  void energy(std::int64_t step, const std::string& domains);
   void clear_bar();  // call it before anything else is printed
 
  private:
@@ -90,6 +93,7 @@ class StepReport {
   std::vector<StageAge> ages_;  // by stage
   bool bar_;
   std::int64_t interval_steps_ = 0, session_steps_ = 0;
+  RankStep sum_;  // of the energies
   double interval_seconds_ = 0, session_seconds_ = 0, last_bar_ = 0;
   std::array<double, static_cast<std::size_t>(Phase::count)> interval_phases_{};
 };

@@ -167,6 +167,7 @@ ExitCode Trainer::run() {
   }
   finish_steps();
   trace_.finish();
+  report_.energy(step_, energy_.domains());
   if (rollback_) {
     executor_.finish_gather();
     return ExitCode::done;
@@ -196,6 +197,7 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   energy_.take_joules();  // what an evaluation or a save took is not the step's
+  processor_seconds_ = processor_seconds();
   const Passes passes = audited_passes();
   if (passes.dropped) return StepOutcome::dropped;
   if (passes.sums) {

@@ -119,7 +119,7 @@ class Trainer final {
   void write_rotations();         // and notes those above their bound; collective
   void prove_updates(bool due);   // after an update, with all steps finished; due: writes its lines; collective
   void fill_report(RankReport&);  // fills in this rank's step that ends now
-  double step_joules();
+  void fill_energy(RankStep&);
   TierReport take_traffic();
   void report(const FinishedStep&);
   void tell_slow_rank(std::int64_t step);  // of the last metrics.every updates
@@ -159,6 +159,7 @@ class Trainer final {
   RefreshPeriods periods_;  // with every = "auto": chosen at the start of the run, and kept
   PhaseClock& clock_;
   EnergyCounters energy_;
+  double processor_seconds_ = 0;  // of this rank, when the step began
   std::int64_t step_ = 0, saved_step_ = -1, newest_step_ = -1, skipped_ = 0, skipped_in_a_row_ = 0,
                refresh_failures_ = 0;
   std::uint64_t sample_ = 0, tokens_ = 0;  // next sample to train on; tokens seen

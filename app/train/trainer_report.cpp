@@ -87,11 +87,12 @@ void Trainer::fill_report(RankReport& mine) {
                static_cast<double>(ages.max),
                static_cast<double>(ages.sum),
                static_cast<double>(ages.count),
-               step_joules(),
+               0,
                refreshes.copies,
                refreshes.workers,
                static_cast<double>(drift.sides),
                drift.largest};
+  fill_energy(mine.step);
   if (told_.tiers) mine.tiers = take_traffic();
   if (!told_.replicas) return;
   const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
@@ -107,8 +108,17 @@ TierReport Trainer::take_traffic() {
           since(moved_.traffic.bytes_written, before.traffic.bytes_written), since(moved_.misses, before.misses)};
 }
 
-// Returns the joules of this node in the step, where this rank is the one that reads its counters, else 0.
-double Trainer::step_joules() { return runtime_.is_first_of_node() ? energy_.take_joules().value_or(std::nan("")) : 0; }
+// Adds the joules of this node in the step, where this rank is the one that reads its counters, and the work of this
+// rank's processors.
+void Trainer::fill_energy(RankStep& step) {
+  const Joules joules = runtime_.is_first_of_node() ? energy_.take() : Joules{0, 0, 0, 0};
+  const auto number = [](const std::optional<double>& value) { return value.value_or(std::nan("")); };
+  step.energy = number(joules.all);
+  step.package = number(joules.package);
+  step.memory = number(joules.memory);
+  step.device = number(joules.device);
+  step.processor = processor_seconds() - processor_seconds_;
+}
 
 void Trainer::report(const FinishedStep& step) {
   const RankReport& all = step.report;

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -24,9 +26,16 @@ DeviceEnergy::DeviceEnergy(const Options& options) {
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   std::erase(ids, "");
   used_ = !ids.empty();
-  if (!used_ || (library_ = ::dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL)) == nullptr) return;
+  if (!used_) return;
+  library_ = ::dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) {
+    problem_ = options.library + " is not there";
+    return;
+  }
   open(ids);
-  if (devices_.size() != ids.size()) devices_.clear();
+  if (devices_.size() == ids.size()) return;
+  problem_ = "device " + ids[devices_.size()] + " does not tell its energy";
+  devices_.clear();
 }
 
 DeviceEnergy::~DeviceEnergy() { close(); }
@@ -93,58 +102,91 @@ std::optional<std::uint64_t> read_number(int file) {
   return value;
 }
 
-// "intel-rapl:0" is a package (or the platform), "intel-rapl:0:1" a part of it.
-bool counts(const fs::path& zone) {
+// Returns the domain that a zone counts by itself, "" where it does not: "intel-rapl:0" is a package (or the platform),
+// "intel-rapl:0:1" a part of it.
+std::string domain_of(const fs::path& zone) {
   const std::string folder = zone.filename().string(), name = first_word(zone / "name");
-  if (!folder.starts_with("intel-rapl:")) return false;  // intel-rapl-mmio has the same counters again
+  if (!folder.starts_with("intel-rapl:")) return "";  // intel-rapl-mmio has the same counters again
   const auto depth = std::count(folder.begin(), folder.end(), ':');
-  return (depth == 1 && name.starts_with("package")) || (depth == 2 && name == "dram");
+  if (depth == 1 && name.starts_with("package")) return "package";
+  return depth == 2 && name == "dram" ? name : "";
+}
+
+std::string told(const char* name, std::size_t counters, const std::string& problem, const std::string& absent) {
+  if (!problem.empty()) return std::string(name) + " not read (" + problem + ")";
+  if (counters == 0) return std::string(name) + " not counted (" + absent + ")";
+  return std::string(name) + " read (" + std::to_string(counters) + (counters > 1 ? " counters)" : " counter)");
 }
 
 }  // namespace
 
-EnergyCounters::EnergyCounters(const Options& options) : devices_(options.devices) {
-  std::error_code none;
-  bool readable = true;
-  for (const auto& entry : fs::directory_iterator(options.root, none)) {
-    if (!counts(entry.path())) continue;
-    Zone zone;
-    zone.file = ::open((entry.path() / "energy_uj").c_str(), O_RDONLY | O_CLOEXEC);
-    std::ifstream(entry.path() / "max_energy_range_uj") >> zone.most;
-    zones_.push_back(zone);
-    readable = readable && zone.file >= 0 && zone.most > 0 && read_number(zone.file);
-  }
-  if (!readable) close_all();
+// Opens the counter of a zone. Where one cannot be read, the problem stays and nothing else of the domain is kept.
+void EnergyCounters::Domain::open(const std::string& zone) {
+  const std::string path = zone + "/energy_uj";
+  Zone opened;
+  errno = 0;
+  opened.file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (opened.file < 0 && problem.empty()) problem = path + ": " + std::strerror(errno);
+  std::ifstream(zone + "/max_energy_range_uj") >> opened.most;
+  zones.push_back(opened);
+  if (problem.empty() && (opened.most == 0 || !read_number(opened.file))) problem = path + " holds no number";
 }
 
-EnergyCounters::~EnergyCounters() { close_all(); }
-
-void EnergyCounters::close_all() {
-  for (const Zone& zone : zones_)
+void EnergyCounters::Domain::close() {
+  for (const Zone& zone : zones)
     if (zone.file >= 0) ::close(zone.file);
-  zones_.clear();
+  zones.clear();
 }
 
-std::optional<double> EnergyCounters::take_joules() {
-  const std::optional<double> zones = take_zones(), devices = devices_.take_joules();
-  if (!devices_.used()) return zones;
-  if (!devices || (!zones && !zones_.empty())) return std::nullopt;
-  return *devices + zones.value_or(0);
-}
-
-std::optional<double> EnergyCounters::take_zones() {
+std::optional<double> EnergyCounters::Domain::take() {
   double microjoules = 0;
-  bool good = !zones_.empty();
-  for (Zone& zone : zones_) {
+  bool good = !zones.empty();
+  for (Zone& zone : zones) {
     const std::optional<std::uint64_t> now = read_number(zone.file);
     good = good && now;
     if (!now) continue;
     microjoules += static_cast<double>(*now >= zone.last ? *now - zone.last : zone.most - zone.last + *now);
     zone.last = *now;
   }
-  const bool since = std::exchange(started_, good);
+  const bool since = std::exchange(started, good);
   if (!good || !since) return std::nullopt;
   return microjoules * 1e-6;
+}
+
+EnergyCounters::EnergyCounters(const Options& options) : root_(options.root), devices_(options.devices) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(root_, none)) {
+    const std::string domain = domain_of(entry.path());
+    if (!domain.empty()) (domain == "dram" ? memory_ : package_).open(entry.path().string());
+  }
+  counted_ = package_.zones.size() + memory_.zones.size() > 0;
+  for (Domain* domain : {&package_, &memory_}) {
+    if (domain->problem.empty()) continue;
+    domain->close();
+    counted_ = false;
+  }
+}
+
+Joules EnergyCounters::take() {
+  Joules now;
+  now.package = package_.take();
+  now.memory = memory_.take();
+  now.device = devices_.take_joules();
+  std::optional<double> processors;
+  if (counted_ && (now.package || package_.zones.empty()) && (now.memory || memory_.zones.empty()))
+    processors = now.package.value_or(0) + now.memory.value_or(0);
+  if (!devices_.used())
+    now.all = processors;
+  else if (now.device && (processors || !counted_))
+    now.all = *now.device + processors.value_or(0);
+  return now;
+}
+
+std::string EnergyCounters::domains() const {
+  const std::string absent = "no counter in " + root_;
+  return told("package", package_.zones.size(), package_.problem, absent) + ", " +
+         told("dram", memory_.zones.size(), memory_.problem, absent) + ", " +
+         told("device", devices_.used() ? 1 : 0, devices_.problem(), "none is used");
 }
 
 }  // namespace sestina

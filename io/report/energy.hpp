@@ -21,8 +21,9 @@ class DeviceEnergy {
   DeviceEnergy(const DeviceEnergy&) = delete;
   DeviceEnergy& operator=(const DeviceEnergy&) = delete;
 
-  bool used() const { return used_; }               // there are devices to ask
-  bool known() const { return !devices_.empty(); }  // and all of them answer
+  bool used() const { return used_; }                      // there are devices to ask
+  const std::string& problem() const { return problem_; }  // why they are not known, "" where they are
+  bool known() const { return !devices_.empty(); }         // and all of them answer
   // Returns the joules of all devices since the last call; empty at the first call, and where one of two readings
   // failed.
   std::optional<double> take_joules();
@@ -38,9 +39,16 @@ class DeviceEnergy {
   Function find(const char* name) const;
 
   bool used_ = false, started_ = false, initialised_ = false;
+  std::string problem_;
   void* library_ = nullptr;
   int (*read_)(void* device, unsigned long long* millijoules) = nullptr;
   std::vector<Device> devices_;
+};
+
+// Joules by domain since the last reading; empty: not known.
+struct Joules {
+  std::optional<double> package, memory, device;
+  std::optional<double> all;  // of all domains that there are
 };
 
 // The energy that the processors of this node have taken, from the counters of the system's powercap tree (RAPL; its
@@ -53,17 +61,18 @@ class EnergyCounters {
   };
   // Takes the zones that count by themselves: packages, and their memory ("dram"), which no package's count holds.
   // Zones below a package (core, uncore) are in its count, and that of a whole platform (psys) holds the packages.
-  // Where one of them is not readable (mostly for root alone) nothing is known of processors; where devices are used
-  // and one of them does not tell its energy, nothing at all: processors are the smaller part then.
+  // Of a domain of which one zone is not readable (mostly for root alone) nothing is known, and then the sum of all is
+  // not known of processors either; where devices are used and one of them does not tell its energy, there is no sum:
+  // processors are the smaller part then.
   explicit EnergyCounters(const Options&);
-  ~EnergyCounters();
-  EnergyCounters(const EnergyCounters&) = delete;
-  EnergyCounters& operator=(const EnergyCounters&) = delete;
 
-  bool known() const { return devices_.used() ? devices_.known() : !zones_.empty(); }
-  // Returns the joules of all that is known since the last call; empty at the first call, and where one of two readings
-  // failed. A counter may have started again from 0 once meanwhile (a package at 300 W: every 15 minutes).
-  std::optional<double> take_joules();
+  bool known() const { return devices_.used() ? devices_.known() : counted_; }
+  // Returns the joules since the last call; empty at the first call, and where one of two readings failed. A counter
+  // may have started again from 0 once meanwhile (a package at 300 W: every 15 minutes).
+  Joules take();
+  std::optional<double> take_joules() { return take().all; }
+  // Says which domains are counted, and of the others why they are not.
+  std::string domains() const;
 
  private:
   struct Zone {
@@ -71,12 +80,24 @@ class EnergyCounters {
     std::uint64_t most = 0;  // max_energy_range_uj: the counter starts again after it
     std::uint64_t last = 0;  // microjoules
   };
-  void close_all();
-  std::optional<double> take_zones();
+  struct Domain {
+    Domain() = default;
+    ~Domain() { close(); }
+    Domain(const Domain&) = delete;
+    Domain& operator=(const Domain&) = delete;
+    void open(const std::string& zone);
+    void close();
+    std::optional<double> take();
 
-  std::vector<Zone> zones_;
+    std::vector<Zone> zones;
+    std::string problem;   // why nothing is known, "" where it is, or where there is nothing
+    bool started = false;  // every zone has a last reading
+  };
+
+  std::string root_;
+  Domain package_, memory_;
   DeviceEnergy devices_;
-  bool started_ = false;  // every zone has a last reading
+  bool counted_ = false;  // there are zones, all of which are readable
 };
 
 }  // namespace sestina

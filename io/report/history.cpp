@@ -259,6 +259,9 @@ void add(RunHistory& history, const Json& line) {
     add_updates(history, line);
   } else if (kind == "rotations") {
     add_rotations(history, line);
+  } else if (kind == "energy") {
+    std::erase_if(history.start, [](const auto& fact) { return fact.first == "energy"; });
+    history.start.emplace_back("energy", text(line, "domains"));
   } else if (kind == "loads") {
     history.loads.push_back({step, numbers(line, "optimizer_s"), numbers(line, "planned")});
   } else if (kind == "run") {

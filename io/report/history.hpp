@@ -101,10 +101,10 @@ struct Summary {
   std::uint64_t tokens = 0, memory_peak_bytes = 0;
   double seconds = 0;
   std::optional<double> loss, validation_loss, best_validation_loss, bits_per_byte, step_s, tokens_per_s, tflops, mfu,
-      energy_j, energy_efficiency;
+      energy_j, energy_efficiency, processor_s;
 };
-// Summarizes a run. loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians; energy_j: the sum, where
-// every line knows it. energy_efficiency needs other runs (page.hpp).
+// Summarizes a run. loss: mean of the last ten; step_s, tokens_per_s, tflops, mfu: medians; energy_j and processor_s:
+// the sum, where every line knows it. energy_efficiency needs other runs (page.hpp).
 Summary summarize(const RunHistory& run);
 
 }  // namespace sestina

@@ -142,6 +142,11 @@ Summary summarize(const RunHistory& run) {
     joules += line.energy_j.value_or(std::nan(""));
   }
   if (std::isfinite(joules) && !run.train.empty()) s.energy_j = joules;
+  if (const auto found = run.more.find("processor_s"); found != run.more.end() && !s.energy_j) {
+    double seconds = 0;
+    for (const double one : found->second) seconds += one;
+    if (std::isfinite(seconds)) s.processor_s = seconds;
+  }
   if (!losses.empty()) {
     const std::size_t first = losses.size() - std::min(losses.size(), kLastLosses);
     double sum = 0;

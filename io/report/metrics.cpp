@@ -113,6 +113,23 @@ struct Metrics::State {
   std::unique_ptr<TensorBoardFile> events;
 };
 
+namespace {
+
+// Writes what is known of an energy by domain, its power and its tokens, or the seconds of processors in its place.
+template <class Line>
+void write_energy(Line& line, const std::optional<double>& joules, const EnergyNumbers& parts, double seconds,
+                  std::uint64_t tokens) {
+  if (parts.package_j) line.number("energy_package_j", *parts.package_j);
+  if (parts.dram_j) line.number("energy_dram_j", *parts.dram_j);
+  if (parts.device_j) line.number("energy_device_j", *parts.device_j);
+  if (!joules && parts.processor_s) line.number("processor_s", *parts.processor_s);
+  if (!joules || !(seconds > 0) || tokens == 0) return;
+  line.number("watts", *joules / seconds);
+  line.number("joules_per_token", *joules / static_cast<double>(tokens));
+}
+
+}  // namespace
+
 Metrics::Metrics(const std::string& run_dir, bool tensorboard)
     : state_(std::make_unique<State>(run_dir, tensorboard)) {}
 Metrics::Metrics() = default;
@@ -170,6 +187,7 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
   line.number("tflops", t.tflops);
   line.number("mfu", t.mfu);
   line.number("energy_j", t.energy_j);
+  write_energy(line, t.energy_j, t.energy, t.step_s, t.step_tokens);
   if (!t.staleness.empty()) line.numbers("staleness", t.staleness);
   if (!t.drift.empty()) line.numbers("drift", t.drift);
   if (!t.cosine.empty()) line.numbers("cosine", t.cosine);
@@ -248,6 +266,16 @@ void Metrics::event(std::int64_t step, const std::string& what, const std::strin
   state_->line.begin("event", step);
   state_->line.text("what", what);
   state_->line.text("detail", detail);
+  state_->finish();
+}
+
+void Metrics::energy(std::int64_t step, const EnergyLine& energy) {
+  if (!state_) return;
+  JsonLine& line = state_->line;
+  line.begin("energy", step);
+  line.number("energy_j", energy.energy_j);
+  write_energy(line, energy.energy_j, energy.parts, energy.seconds, energy.tokens);
+  line.text("domains", energy.domains);
   state_->finish();
 }
 

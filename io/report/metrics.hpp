@@ -39,6 +39,12 @@ struct TierNumbers {
   std::uint64_t bytes_read = 0, bytes_written = 0, waits = 0;
 };
 
+// The energy of an update by domain, as far as it is known, and the seconds that processors worked for it (user and
+// system, of all ranks), which stand in its place where there is no energy_j.
+struct EnergyNumbers {
+  std::optional<double> package_j = {}, dram_j = {}, device_j = {}, processor_s = {};
+};
+
 struct TrainLine {
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
@@ -57,6 +63,8 @@ struct TrainLine {
   std::optional<WorkerNumbers> workers = {};
   std::optional<DriftNumbers> refreshes = {};
   std::optional<TierNumbers> tiers = {};
+  EnergyNumbers energy = {};
+  std::uint64_t step_tokens = 0;  // of this update
 };
 
 // The ages of the preconditioners of one pipeline stage, in updates.
@@ -88,6 +96,15 @@ class Metrics {
                   const std::string& error);
   void event(std::int64_t step, const std::string& what, const std::string& detail);
   void rewind(std::int64_t step, std::int64_t to_step);
+  // The energy of the updates since the start of the process, and which of its domains are counted.
+  struct EnergyLine {
+    std::optional<double> energy_j = {};  // where all updates knew it
+    EnergyNumbers parts = {};             // in the same way
+    double seconds = 0;
+    std::uint64_t tokens = 0;
+    std::string domains;
+  };
+  void energy(std::int64_t step, const EnergyLine&);
   // The diagnostics of a tensor: update and weight RMS, spectral norm.
   struct TensorLine {
     std::string name;

@@ -68,6 +68,7 @@ const std::vector<Cell>& cells() {
        }},
       {"time", [](const Summary& s) { return short_seconds(s.seconds); }},
       {"energy", [](const Summary& s) { return s.energy_j ? short_number(*s.energy_j) + "J" : ""; }},
+      {"processor time", [](const Summary& s) { return s.processor_s ? short_seconds(*s.processor_s) : ""; }},
       {"loss for energy", [](const Summary& s) { return fixed(s.energy_efficiency, 4); }},
       {"skipped", [](const Summary& s) { return s.skipped > 0 ? std::to_string(s.skipped) : ""; }},
   };
@@ -168,7 +169,9 @@ std::string summary_table(const Runs& runs) {
   }
   out +=
       "</tbody></table></div>\n<p class=\"hint\">Training loss: mean of the last ten values. Speeds: medians. Time and "
-      "energy: sum of the steps, without start, evaluation and waiting for checkpoints.";
+      "energy: sum of the steps, without start, evaluation and waiting for checkpoints. Processor time: user and "
+      "system seconds of all ranks, in the place of an energy that no "
+      "counter tells.";
   if (rated)
     out +=
         " Loss for energy: (ln of the vocabulary - training loss) / (energy / energy of the first AdamW run), higher "

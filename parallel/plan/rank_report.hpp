@@ -47,9 +47,11 @@ struct RankStep {
   double energy = 0;                               // joules of the node, from one rank of each; NaN: not known there
   double refresh_copies = 0, refresh_workers = 0;  // seconds, RefreshSeconds
   double refreshed_sides = 0, basis_drift = -1;    // RefreshDrift
+  double package = 0, memory = 0, device = 0;      // of the energy, the joules of each domain, in the same way
+  double processor = 0;                            // user and system seconds of all threads of the rank
   // Makes this the step of all ranks: the times of the rank that took longest (so that its phases add up to no more
   // than the step; the first of equals), the largest memory, age and drift, all ages, preconditioners, joules, seconds
-  // of workers and refreshed sides.
+  // of workers and processors, and refreshed sides.
   void add(const RankStep& other) {
     if (other.seconds.back() > seconds.back()) {
       seconds = other.seconds;
@@ -60,6 +62,10 @@ struct RankStep {
     preconditioner_ages += other.preconditioner_ages;
     preconditioners += other.preconditioners;
     energy += other.energy;
+    package += other.package;
+    memory += other.memory;
+    device += other.device;
+    processor += other.processor;
     refresh_workers += other.refresh_workers;
     refreshed_sides += other.refreshed_sides;
     basis_drift = std::max(basis_drift, other.basis_drift);

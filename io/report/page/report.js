@@ -14,7 +14,11 @@ const sections = [
   ["Speed", [
     ["step_s"], ["tokens_per_s", "Tokens per second", "", "", "curve", true], ["tflops", "TFLOP/s", "", "", "curve", true],
     ["mfu", "MFU", "of the peak", "share", "curve", true], ["memory_peak_bytes", "Memory", "peak so far", "bytes", "plain", true],
-    ["energy_j", "Energy", "joules", "", "curve", true],
+    ["energy_j", "Energy", "joules", "", "curve", true], ["watts", "Power", "watts", "", "curve", true],
+    ["joules_per_token", "Energy of a token", "joules", "", "curve", true],
+    ["energy_package_j", "Energy of processors", "joules", "", "curve", true], ["energy_dram_j", "Energy of memory", "joules", "", "curve", true],
+    ["energy_device_j", "Energy of devices", "joules", "", "curve", true],
+    ["processor_s", "Processor time", "in the place of an energy", "seconds", "curve", true],
   ]],
   ["Parts of a step", [
     ["forward_backward_s", "Forward and backward", "", "seconds", "curve", true], ["optimizer_s", "Optimizer", "", "seconds", "curve", true],

@@ -20,6 +20,8 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
   slow.preconditioners = 3;
   slow.energy = 2.5;
   quick.energy = 0.5;
+  slow.package = 2, slow.memory = 0.25, slow.device = 0.25, slow.processor = 4;
+  quick.package = 0.5, quick.processor = 3;
   quick.preconditioner_ages = 1;
   quick.refresh_copies = 0.5, quick.refresh_workers = 2;
   slow.refresh_copies = 0.25, slow.refresh_workers = 1;
@@ -37,6 +39,10 @@ TEST(StepReport, PhasesAreThoseOfTheRankThatTookLongest) {
     EXPECT_EQ(all.preconditioner_ages, 1 + 9 * slows);
     EXPECT_EQ(all.preconditioners, 2 + 3 * slows);
     EXPECT_EQ(all.energy, 0.5 + 2.5 * slows);
+    EXPECT_EQ(all.package, 0.5 + 2 * slows);
+    EXPECT_EQ(all.memory, 0.25 * slows);
+    EXPECT_EQ(all.device, 0.25 * slows);
+    EXPECT_EQ(all.processor, 3 + 4 * slows);
     EXPECT_EQ(all.refresh_copies, 0.25);
     EXPECT_EQ(all.refresh_workers, 2 + slows);
     EXPECT_EQ(all.refreshed_sides, 2 + 3 * slows);

@@ -84,7 +84,13 @@ TEST_F(DeviceJoules, AreAddedToThoseOfProcessors) {
   for (EnergyCounters* counters : {&both, &alone, &unanswered, &host}) counters->take_joules();
   set(first, "2000");
   zone(4'000'000);
-  EXPECT_DOUBLE_EQ(both.take_joules().value(), 1 + 3);
+  const Joules joules = both.take();
+  EXPECT_DOUBLE_EQ(joules.all.value(), 1 + 3);
+  EXPECT_DOUBLE_EQ(joules.device.value(), 1);
+  EXPECT_DOUBLE_EQ(joules.package.value(), 3);
+  EXPECT_NE(both.domains().find("device read (1 counter)"), std::string::npos);
+  EXPECT_NE(unanswered.domains().find(std::string("device not read (device ") + second + " does not tell"),
+            std::string::npos);
   EXPECT_DOUBLE_EQ(alone.take_joules().value(), 1);
   EXPECT_DOUBLE_EQ(host.take_joules().value(), 3);
   EXPECT_FALSE(unanswered.known());

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -66,6 +68,48 @@ TEST_F(Energy, WithoutCountersNothingIsKnown) {
     EXPECT_FALSE(counters->take_joules().has_value());
     EXPECT_FALSE(counters->take_joules().has_value());
   }
+}
+
+TEST_F(Energy, IsToldByDomain) {
+  zone("intel-rapl:0", "package-0", 1);
+  zone("intel-rapl:0:1", "dram", 1);
+  zone("intel-rapl:1", "package-1", 1);
+  EnergyCounters counters(options());
+  EXPECT_EQ(counters.domains(), "package read (2 counters), dram read (1 counter), device not counted (none is used)");
+  counters.take();
+  set("intel-rapl:0", 2'000'001);
+  set("intel-rapl:0:1", 500'001);
+  set("intel-rapl:1", 1'000'001);
+  const Joules joules = counters.take();
+  EXPECT_DOUBLE_EQ(joules.package.value(), 3);
+  EXPECT_DOUBLE_EQ(joules.memory.value(), 0.5);
+  EXPECT_DOUBLE_EQ(joules.all.value(), 3.5);
+  EXPECT_FALSE(joules.device.has_value());
+}
+
+// What may not be read says so with its reason, and leaves the other domain its numbers but no sum.
+TEST_F(Energy, ADomainThatCannotBeReadSaysWhy) {
+  zone("intel-rapl:0", "package-0", 1);
+  zone("intel-rapl:0:1", "dram", 1);
+  const std::string file = folder_ / "intel-rapl:0/energy_uj";
+  std::filesystem::remove(file);
+  std::filesystem::create_symlink(file, file);  // not even root opens a link to itself
+  EnergyCounters counters(options());
+  EXPECT_EQ(counters.domains(), "package not read (" + file + ": " + std::strerror(ELOOP) +
+                                    "), dram read (1 counter), device not counted (none is used)");
+  counters.take();
+  set("intel-rapl:0:1", 1'000'001);
+  const Joules joules = counters.take();
+  EXPECT_FALSE(joules.package.has_value());
+  EXPECT_DOUBLE_EQ(joules.memory.value(), 1);
+  EXPECT_FALSE(joules.all.has_value());
+}
+
+TEST_F(Energy, CountersThatAreNotThereSayWhere) {
+  const std::string nowhere = folder_ / "not_there";
+  EXPECT_EQ(EnergyCounters({nowhere}).domains(), "package not counted (no counter in " + nowhere +
+                                                     "), dram not counted (no counter in " + nowhere +
+                                                     "), device not counted (none is used)");
 }
 
 // A part of the sum would be taken for the whole.

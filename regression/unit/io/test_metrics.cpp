@@ -170,6 +170,8 @@ TEST(Metrics, EveryKindReadsBack) {
     t.gather_s = 3.5;
     t.preconditioner_age_max = 11, t.preconditioner_age_mean = 5.5, t.skipped_steps = 12, t.tflops = 13.5,
     t.energy_j = 14.5;
+    t.energy = {12.5, std::nullopt, 2.0, 7.0};
+    t.step_tokens = 29;
     const std::vector<double> staleness = {2, 1, 0}, drift = {0.25, std::nan(""), 0}, cosine = {0.5, 0.75, 1};
     t.staleness = staleness, t.drift = drift, t.cosine = cosine;
     metrics.train(t);
@@ -186,11 +188,12 @@ TEST(Metrics, EveryKindReadsBack) {
     run.hosts = {"a", "b"};
     run.command_line = odd;
     metrics.run(run);
+    metrics.energy(1, {std::nullopt, {std::nullopt, 3.0, std::nullopt, 8.0}, 2, 10, "dram read"});
     metrics.rotations(1,
                       {{"q.*", 0.25, 1e-3, 2e-3, 4, 0.5, 1.5, {0.25, std::nan("")}}, {"v", 0.5, 0, 0, 3, 0.75, 1, {}}});
   }
   auto lines = lines_of(folder);
-  ASSERT_EQ(lines.size(), 10u);
+  ASSERT_EQ(lines.size(), 11u);
   for (auto& line : lines) {
     EXPECT_EQ(line["step"], 1);
     EXPECT_NEAR(line["time"].get<double>(), static_cast<double>(std::time(nullptr)), 60);
@@ -203,7 +206,15 @@ TEST(Metrics, EveryKindReadsBack) {
     "split": "heads", "owner": "0-3", "calls": 5, "orthogonality_defect": 0.25, "update_rms": 0.001, "update_ratio": 0.5,
     "decay": 0.0003, "layers": [0.5, null]}, {"pattern": "v", "rule": "adamw", "split": "elements", "owner": "0",
     "calls": 5, "orthogonality_defect": null, "update_rms": 1.0, "update_ratio": 2.0, "decay": 0.0, "layers": []}]})"));
-  EXPECT_EQ(lines[9], json::parse(R"({"kind": "rotations", "step": 1, "tensors": [{"pattern": "q.*", "largest_q": 0.25,
+  EXPECT_EQ(lines[0]["energy_package_j"], 12.5);
+  EXPECT_FALSE(lines[0].contains("energy_dram_j"));
+  EXPECT_EQ(lines[0]["energy_device_j"], 2.0);
+  EXPECT_EQ(lines[0]["watts"], 14.5 / lines[0]["step_s"].get<double>());
+  EXPECT_EQ(lines[0]["joules_per_token"], 0.5);
+  EXPECT_FALSE(lines[0].contains("processor_s"));  // only in the place of joules
+  EXPECT_EQ(lines[9], json::parse(R"({"kind": "energy", "step": 1, "energy_j": null, "energy_dram_j": 3.0,
+    "processor_s": 8.0, "domains": "dram read"})"));
+  EXPECT_EQ(lines[10], json::parse(R"({"kind": "rotations", "step": 1, "tensors": [{"pattern": "q.*", "largest_q": 0.25,
     "defect": 0.001, "applied_defect": 0.002, "sigma_max": 4.0, "sigma_min": 0.5, "sigma_rms": 1.5,
     "layers": [0.25, null]}, {"pattern": "v", "largest_q": 0.5, "defect": 0.0, "applied_defect": 0.0, "sigma_max": 3.0,
     "sigma_min": 0.75, "sigma_rms": 1.0, "layers": []}]})"));
@@ -227,6 +238,8 @@ TEST(Metrics, EveryKindReadsBack) {
   EXPECT_EQ(t.tflops, 13.5);
   EXPECT_FALSE(t.mfu.has_value());
   EXPECT_EQ(t.energy_j, 14.5);
+  EXPECT_EQ(history.more.at("joules_per_token")[0], 0.5);
+  EXPECT_EQ(history.start.back(), (std::pair<std::string, std::string>("energy", "dram read")));
   EXPECT_EQ(history.validation.at(0).bits_per_byte, 1.25);
   ASSERT_EQ(history.checkpoints.size(), 2u);
   EXPECT_EQ(history.checkpoints[0].bytes, 2e6);

@@ -224,6 +224,10 @@ TEST(ReportTables, LossForEnergyIsRelativeToAdamW) {
   const std::string without = summary_table({other, adamw});
   EXPECT_EQ(without.find("3.3010"), std::string::npos);
   expect_in(without, {"<td>3.0942</td>"});
+  EXPECT_EQ(without.find("<th scope=\"col\">processor time</th>"), std::string::npos);
+  other.history.more["processor_s"].assign(20, 0.5);
+  adamw.history.more["processor_s"].assign(20, 7);  // its energy is known
+  expect_in(summary_table({other, adamw}), {"<th scope=\"col\">processor time</th>", "<td>10 s</td>"});
 }
 
 TEST(ReportTables, BadgesAndCheckpoints) {

@@ -26,18 +26,18 @@ std::int64_t planned_bytes(const Options& options, const std::string& what) {
   return 0;
 }
 
-// Sixteen numbers of a step, three ages of each stage, three votes; five sums of each stage and two of a rank.
+// Twenty numbers of a step, three ages of each stage, three votes; five sums of each stage and two of a rank.
 TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
   const Options now = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
-  EXPECT_EQ(planned_bytes(now, "times"), 8 * (16 + 4 * 3) * 8);
+  EXPECT_EQ(planned_bytes(now, "times"), 8 * (20 + 4 * 3) * 8);
   EXPECT_EQ(planned_bytes(now, "votes"), 2 * 3 * 8);
   EXPECT_EQ(planned_bytes(now, "drift of replicas"), 0);
-  EXPECT_EQ(count_numbers(RankReport(4), {.times = true}), 16u + 4 * 3);
-  EXPECT_EQ(count_numbers(RankReport(), {.times = true}), 16u);
+  EXPECT_EQ(count_numbers(RankReport(4), {.times = true}), 20u + 4 * 3);
+  EXPECT_EQ(count_numbers(RankReport(), {.times = true}), 20u);
 
   const Options later = told_in_stages(ParallelOptions::Schedule::async_1f1b);
   const ReportParts told = told_parts(later.parallel, later.optimizer);
-  EXPECT_EQ(count_numbers(RankReport(4), told), 4u * 5 + 2 + 3 + 16 + 4 * 3);
+  EXPECT_EQ(count_numbers(RankReport(4), told), 4u * 5 + 2 + 3 + 20 + 4 * 3);
   EXPECT_EQ(planned_bytes(later, "numbers of a step"),
             8 * 8 * static_cast<std::int64_t>(count_numbers(RankReport(4), told)));
   EXPECT_EQ(planned_bytes(later, "times"), 0);
@@ -47,7 +47,7 @@ TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
 TEST(RankReport, TellsOfTiersWhereThereAreSome) {
   Options away = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
   away.optimizer.state_tier = Tier::nvme;
-  EXPECT_EQ(planned_bytes(away, "times"), 8 * (16 + 4 * 3 + 3) * 8);
+  EXPECT_EQ(planned_bytes(away, "times"), 8 * (20 + 4 * 3 + 3) * 8);
   RankReport sent, come;
   sent.tiers = {1, 2, 3};
   std::vector<double> numbers(count_numbers(sent, {.tiers = true}));
@@ -70,8 +70,8 @@ TEST(RankReport, IsReadAsItWasWritten) {
   EXPECT_EQ(sent.sums.overflows, 12);
   EXPECT_EQ(sent.votes.stop, 13);
   EXPECT_EQ(sent.step.seconds[0], 16);
-  EXPECT_EQ(sent.ages[0].max, 32);
-  EXPECT_EQ(sent.replicas.drift, 39);
+  EXPECT_EQ(sent.ages[0].max, 36);
+  EXPECT_EQ(sent.replicas.drift, 43);
   write_numbers(sent, {true, true, true, true}, again.data());
   EXPECT_EQ(again, numbers);
   read_numbers(come, {.votes = true}, again.data());  // a part by itself

@@ -276,12 +276,26 @@ TEST_P(AsyncTraining, MetricsTellTheEnergyWhereThereAreCounters) {
   over = true;
   machine.join();
   double joules = 0;
-  for (const TrainLine& line : read_history(run.run_dir).train) joules += line.energy_j.value();
+  const auto said = [](const RunHistory& history) {
+    return history.start.empty() ? std::string() : history.start.back().second;
+  };
+  const RunHistory counted = read_history(run.run_dir);
+  for (const TrainLine& line : counted.train) joules += line.energy_j.value();
   EXPECT_GT(joules, 0);
+  double packages = 0;
+  for (const double one : counted.more.at("energy_package_j")) packages += one;
+  EXPECT_DOUBLE_EQ(packages, joules);
+  EXPECT_EQ(counted.more.at("watts")[0], *counted.train[0].energy_j / counted.train[0].step_s);
+  EXPECT_EQ(counted.more.count("processor_s"), 0u);
+  EXPECT_EQ(said(counted).substr(0, 33), "package read (1 counter), dram no");
   run = setup(2, "no_energy", "fp32", keys(1));
   run.energy.root = (folder_ / "no_counters").string();
   train(run, Host());
-  for (const TrainLine& line : read_history(run.run_dir).train) EXPECT_FALSE(line.energy_j.has_value());
+  const RunHistory unknown = read_history(run.run_dir);
+  for (const TrainLine& line : unknown.train) EXPECT_FALSE(line.energy_j.has_value());
+  EXPECT_EQ(unknown.more.count("watts"), 0u);
+  for (const double seconds : unknown.more.at("processor_s")) EXPECT_GE(seconds, 0);  // a tick of the clock is 4 ms
+  EXPECT_NE(said(unknown).find("package not counted (no counter in " + run.energy.root), std::string::npos);
 }
 
 // Two stages in one process, synchronous and not: what each of them says, and what all of them make of it.
