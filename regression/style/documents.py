@@ -1,5 +1,5 @@
 """What the documents name is there: every path in backticks or behind a link, every label of CTest and preset of CMake, and in README.md's
-life of a gradient every function in its file."""
+life of a gradient every function in its file; the promise about bits comes first, with a test for each row."""
 import ast
 import fnmatch
 import json
@@ -17,6 +17,7 @@ SOURCE_NAME = re.compile(r"[\w*<>{},-]+\.(cpp|hpp|py|sh|cmake|sbatch)$")
 PATH = re.compile(r"[\w.~*<>{},+/-]+$")
 NAMES = {path.name for folder in (*tree.ROOMS, "cmake", "regression") for path in (tree.ROOT / folder).rglob("*")} | {"setup.sh"}
 LIFE = "## The life of a gradient"
+PROMISE = "## The same bits on any layout"
 
 
 def globs(word):
@@ -106,6 +107,19 @@ def life_problems(content):
                 yield f"README.md: {path} defines no {function}"
 
 
+def promise_problems(content):
+    """The promise about bits comes first, and each row of it links to a test that compares bits."""
+    if re.search(r"^## .*", content, re.MULTILINE)[0] != PROMISE:
+        yield f"README.md: \"{PROMISE[3:]}\" is not its first section"
+    rows = re.findall(r"^\| [^|]+ \| [^|]*same bits[^|]* \|[^|]*\| ([^|]+) \|$", content.split(PROMISE)[-1].split("\n## ")[0], re.MULTILINE)
+    if len(rows) < 10:
+        yield f"README.md: \"{PROMISE[3:]}\" has {len(rows)} rows that promise bits, not ten"
+    for target in [link for row in rows for link in re.findall(r"\]\(([^)]+)\)", row) or ["no link"]]:
+        path = tree.ROOT / target / "case.toml" if (tree.ROOT / target).is_dir() else tree.ROOT / target
+        if not path.is_file() or not re.search(r"^\[\[same\]\]|EXPECT_EQ|expect_same", path.read_text(), re.MULTILINE):
+            yield f"README.md: a promise about bits whose test compares none: {target}"
+
+
 def tour_problems(content):
     """The tour names the sub-folders in the order in which they may include one another (rooms.py)."""
     tour = content.split("## Tour of the files")[-1].split("\n## ")[0]
@@ -130,5 +144,5 @@ known_presets = {preset["name"] for preset in json.loads(tree.text("CMakePresets
 for one in DOCUMENTS:
     words_of_it = one.read_text(encoding="utf-8")
     problems += [*path_problems(one, words_of_it), *word_problems(one, words_of_it, known_labels, known_presets)]
-problems += [*tour_problems(tree.text("README.md")), *life_problems(tree.text("README.md"))]
+problems += [*promise_problems(tree.text("README.md")), *tour_problems(tree.text("README.md")), *life_problems(tree.text("README.md"))]
 tree.finish(problems, len(DOCUMENTS))
