@@ -5,13 +5,12 @@
 namespace sestina {
 
 template <class Exec, class T>
-GradientDigests<Exec, T>::GradientDigests(const Arena<Exec, T>& arena, Acc<T>* gradients) {
+GradientDigests<Exec, T>::GradientDigests(const Arena<Exec, T>& arena) {
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorSpec& spec = arena.specs()[i];
     if (!spec.trainable) continue;
-    const Vector<Acc<T>, Exec> gradient(gradients + arena.layout().tensors[i].gradient_offset,
-                                        arena.gradient(i).size());
-    tensors_.push_back({spec.name, gradient, spec.block, spec.of_norm});
+    const std::size_t offset = arena.layout().tensors[i].gradient_offset;
+    tensors_.push_back({spec.name, offset, arena.gradient(i).size(), spec.block, spec.of_norm});
   }
   digests_ = decltype(digests_)("sestina::digests", tensors_.size());
   host_.resize(tensors_.size());
@@ -25,23 +24,26 @@ std::vector<std::string> GradientDigests<Exec, T>::names() const {
 }
 
 template <class Exec, class T>
-void GradientDigests<Exec, T>::begin(bool digests, const std::optional<BitFlip>& flip) {
-  takes_ = digests;
+void GradientDigests<Exec, T>::begin(std::optional<int> digests, const std::optional<BitFlip>& flip) {
+  digested_ = digests;
   flip_ = flip;
 }
 
 template <class Exec, class T>
-void GradientDigests<Exec, T>::finished(const Exec& exec, int block, Part part) {
-  if (!takes_ && !flip_) return;
+void GradientDigests<Exec, T>::finished(const Exec& exec, int block, Part part, Acc<T>* gradients,
+                                        std::optional<int> micro) {
+  const bool takes = digested_ && micro.value_or(*digested_) == *digested_;
+  const bool flips = flip_ && micro.value_or(flip_->micro) == flip_->micro;
+  if (!takes && !flips) return;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& tensor = tensors_[i];
     if (tensor.block != block || (part != Part::all && (part == Part::input) != tensor.of_norm)) continue;
-    const std::size_t bytes = tensor.gradient.size() * sizeof(Acc<T>);
-    if (flip_ && flip_->tensor % tensors_.size() == i)
-      flip_bits<Exec>(exec, tensor.gradient.data(), bytes, sizeof(float), flip_->place, flip_->bits);
-    if (takes_)
-      digest_bits<Exec>(exec, tensor.gradient.data(), bytes, sizeof(float),
-                        Vector<std::uint64_t, Exec>(digests_.data() + i, 1));
+    const std::size_t bytes = tensor.elements * sizeof(Acc<T>);
+    Acc<T>* const gradient = gradients + tensor.offset;
+    if (flips && flip_->tensor % tensors_.size() == i)
+      flip_bits<Exec>(exec, gradient, bytes, sizeof(float), flip_->place, flip_->bits);
+    if (takes)
+      digest_bits<Exec>(exec, gradient, bytes, sizeof(float), Vector<std::uint64_t, Exec>(digests_.data() + i, 1));
   }
 }
 

@@ -66,8 +66,9 @@ class Stage {
     if (gathers_ && micro + 1 == options_.micros && part != Part::input)
       model_.finish_gradients(weights, block, gradients_);
   }
-  // Returns the buffer, laid out as the arena's gradients, that those of the first micro-batch of an update are in.
-  Acc<T>* first_gradients() const { return tree_ ? tree_->place(0) : arena_.gradients().data(); }
+  // Returns the buffer, laid out as the arena's gradients, that those of micro-batch `micro` of an update are in before
+  // they are added to others.
+  Acc<T>* own_gradients(int micro) const { return tree_ ? tree_->place(micro) : arena_.gradients().data(); }
   // Says whether passes may add up, in the place of gradients, what these are made of once an update
   // (core/layout/weight_form.hpp: gathers_sums). They do unless told otherwise.
   void gather_sums(bool on);

@@ -60,11 +60,16 @@ void Audit::begin(std::int64_t t, std::uint64_t sample, const std::function<void
   theirs_ = compute((executor_.grid().dp_rank + 1) % executor_.grid().dp);
 }
 
-BatchView Audit::read_first(int replica) {
+int Audit::audited_micro(std::int64_t t, const BatchShare& share) const {
+  return static_cast<int>((t / every_ - 1) % std::max(1, share.count));
+}
+
+BatchView Audit::read_audited(int replica) {
   const BatchShare share = batch_share(executor_.plan().input, replica);
   const auto length = static_cast<std::size_t>(options_.data.sequence_length);
+  const int number = share.number(audited_micro(t_, share));
   const std::uint64_t first =
-      sample_ + static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(share.first);
+      sample_ + static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(number);
   try {
     for (std::size_t row = 0; row < static_cast<std::size_t>(share.micro_batch); ++row)
       training_.read(first + row, batch_.tokens.data() + row * (length + 1), batch_.first_key.data() + row * length);
@@ -77,8 +82,8 @@ BatchView Audit::read_first(int replica) {
 }
 
 Audit::Digests Audit::compute(int replica) {
-  bits_.begin_passes(true, flips_.in_gradient(t_, true));
-  bits_.compute_again(read_first(replica), executor_.gradient_scale());
+  bits_.begin_passes(0, flips_.in_gradient(t_, true));
+  bits_.compute_again(read_audited(replica), executor_.gradient_scale());
   const std::span<const std::uint64_t> digests = bits_.gradients();
   return {digests.begin(), digests.end()};
 }
@@ -155,8 +160,9 @@ Audit::Finding Audit::judge_gradients(const std::vector<std::string>& where) {
     finding.kind = std::max(finding.kind, worst.kind);
     if (worst.kind == Kind::equal || me != 0) continue;
     finding.what +=
-        fmt::format("{}gradients of {}{} in the first micro-batch of replica {} {} {}",
-                    finding.what.empty() ? "" : "; ", bits_.tensors()[first], and_more(count, "tensor"), replica,
+        fmt::format("{}gradients of {}{} in micro-batch {} of replica {} {} {}", finding.what.empty() ? "" : "; ",
+                    bits_.tensors()[first], and_more(count, "tensor"),
+                    audited_micro(t_, batch_share(executor_.plan().input, replica)), replica,
                     worst.kind == Kind::transient    ? "were wrong for once (transient) on"
                     : worst.kind == Kind::persistent ? "are wrong again when computed again (persistent) on"
                                                      : "come out the same again, but differently (undecided), on",

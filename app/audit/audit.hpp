@@ -1,6 +1,7 @@
 // The audit of an update (run.audit_every): calculations that must come out the same are compared by the digests of
-// their bits. Each data-parallel replica computes the first micro-batch of the next one again, before its own; a lone
-// replica its own. Weights that ranks compute with, and state of which several ranks keep a copy, are compared too.
+// their bits. Each data-parallel replica computes one micro-batch of the next one again, before its own; a lone replica
+// its own. One audit looks at the first micro-batch of each replica, the next one at its second, and so on in turn.
+// Weights that ranks compute with, and state of which several ranks keep a copy, are compared too.
 //
 // Where gradients differ all replicas compute these micro-batches twice more, and a third one does where there is one:
 // the result that most have is right. The comparison sees one micro-batch of each replica and the ranks that compute
@@ -25,6 +26,8 @@ class Audit {
   Audit(Executor&, BitAudit&, PlannedFlips&, const SampleSet& training, const Options&, Communicator& world);
 
   bool is_due(std::int64_t t) const { return t % every_ == 0; }
+  // Returns which of its micro-batches the audit of update t looks at on this rank.
+  int audited_micro(std::int64_t t) const { return audited_micro(t, executor_.share()); }
   // Called before the passes of update t, which begins at this sample: computes a micro-batch of the next replica. lose
   // is told of data that cannot be read.
   void begin(std::int64_t t, std::uint64_t sample, const std::function<void(const Error&)>& lose);
@@ -41,7 +44,8 @@ class Audit {
  private:
   using Digests = std::vector<std::uint64_t>;
   Digests compute(int replica);
-  BatchView read_first(int replica);
+  int audited_micro(std::int64_t t, const BatchShare&) const;
+  BatchView read_audited(int replica);
   void add_results(const std::vector<int>& distances, const Digests& mine);
   bool results_differ() const;
   Finding judge_gradients(const std::vector<std::string>& where);

@@ -26,9 +26,11 @@ std::optional<BitFlip> PlannedFlips::take(std::string_view what, std::int64_t t)
   return BitFlip{tensor, place, fault_->bits};
 }
 
-std::optional<BitFlip> PlannedFlips::in_gradient(std::int64_t t, bool again) {
+std::optional<BitFlip> PlannedFlips::in_gradient(std::int64_t t, bool again, std::optional<int> audited) {
   if (again && !(fault_ && fault_->persists())) return std::nullopt;
-  return take("gradient", t);
+  std::optional<BitFlip> flip = take("gradient", t);
+  if (flip) flip->micro = fault_->micro.value_or(audited.value_or(0));
+  return flip;
 }
 
 void PlannedFlips::before_passes(std::int64_t t, const Executor& executor, BitAudit& bits) {

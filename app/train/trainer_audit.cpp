@@ -24,7 +24,8 @@ Passes Trainer::audited_passes() {
   if (bits_) flips_.before_passes(t, executor_, *bits_);
   for (int wrong = 0;; ++wrong) {
     if (audits) audit_->begin(t, sample_, [this](const Error& error) { batches_.lose(error); });
-    if (bits_) bits_->begin_passes(audits, flips_.in_gradient(t, false));
+    const std::optional<int> audited = audits ? std::optional(audit_->audited_micro(t)) : std::nullopt;
+    if (bits_) bits_->begin_passes(audited, flips_.in_gradient(t, false, audited));
     const Passes passes = run_passes([this] { return !several() && stop_voted(); });
     if (!audits || passes.dropped || is_right(wrong)) return passes;
     batches_.start_at(sample_);
@@ -33,7 +34,7 @@ Passes Trainer::audited_passes() {
 
 Passes Trainer::run_passes_again() {
   executor_.withdraw();
-  if (bits_) bits_->begin_passes(false, flips_.in_gradient(step_ + 1, true));
+  if (bits_) bits_->begin_passes(std::nullopt, flips_.in_gradient(step_ + 1, true));
   return run_passes();
 }
 

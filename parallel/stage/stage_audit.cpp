@@ -11,8 +11,7 @@ template <class Exec, class T>
 StageAudit<Exec, T>::StageAudit(const Exec& exec, std::vector<StageRun<Exec, T>*> runs)
     : exec_(exec), runs_(std::move(runs)), one_("sestina::digest", 1) {
   for (StageRun<Exec, T>* run : runs_) {
-    digests_.push_back(
-        std::make_unique<GradientDigests<Exec, T>>(run->stage().arena(), run->stage().first_gradients()));
+    digests_.push_back(std::make_unique<GradientDigests<Exec, T>>(run->stage().arena()));
     for (std::string& name : digests_.back()->names()) names_.push_back(std::move(name));
     run->watch(digests_.back().get());
   }
@@ -26,12 +25,14 @@ StageAudit<Exec, T>::~StageAudit() {
 
 // Deals the flip out to the stage that has its tensor.
 template <class Exec, class T>
-void StageAudit<Exec, T>::begin_passes(bool digests, const std::optional<BitFlip>& flip) {
+void StageAudit<Exec, T>::begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) {
   std::uint64_t tensor = flip ? flip->tensor % names_.size() : 0;
   bool is_dealt = !flip;
   for (auto& of_stage : digests_) {
     const bool here = !is_dealt && tensor < of_stage->size();
-    of_stage->begin(digests, here ? std::optional<BitFlip>({tensor, flip->place, flip->bits}) : std::nullopt);
+    std::optional<BitFlip> own = here ? flip : std::nullopt;
+    if (own) own->tensor = tensor;
+    of_stage->begin(digests, own);
     is_dealt = is_dealt || here;
     if (!is_dealt) tensor -= of_stage->size();
   }

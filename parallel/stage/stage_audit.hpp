@@ -14,7 +14,7 @@ class StageAudit final : public BitAudit {
   StageAudit(const Exec&, std::vector<StageRun<Exec, T>*> runs);
   ~StageAudit() override;
 
-  void begin_passes(bool digests, const std::optional<BitFlip>& flip) override;
+  void begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) override;
   void compute_again(const BatchView&, double gradient_scale) override;
   std::span<const std::uint64_t> gradients() override;
   const std::vector<std::string>& tensors() const override { return names_; }

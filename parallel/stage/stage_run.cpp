@@ -57,7 +57,8 @@ void StageRun<Exec, T>::Hooks::after_backward(int block) {
 
 template <class Exec, class T>
 void StageRun<Exec, T>::finish_part(int block, int micro, typename Stage<Exec, T>::Part part) {
-  if (watch_ && micro == 0) watch_->finished(exec_, block, part);
+  if (watch_)
+    watch_->finished(exec_, block, part, stage_.own_gradients(micro), again_ ? std::nullopt : std::optional(micro));
   if (!again_) stage_.accumulate(*hooks_.weights, block, micro, part);
 }
 

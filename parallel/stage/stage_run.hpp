@@ -75,7 +75,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   // data-parallel rank hears of them. All stages run forward, then all of them back.
   void forward_again();
   void backward_again(double gradient_scale);
-  // Tells of the gradients of the first micro-batch of each update, and of one computed again; null: nothing.
+  // Tells of the gradients of each micro-batch, and of one computed again; null: nothing.
   void watch(GradientDigests<Exec, T>* digests) { watch_ = digests; }
 
   std::int64_t updates() const { return updates_; }

@@ -76,9 +76,10 @@ class UpdateDiagnostics {
 class BitAudit {
  public:
   virtual ~BitAudit() = default;
-  // Says what the next micro-batch that is the first of an update, or computed again, is to do: leave digests of its
-  // gradients, and flip bits of one of them before.
-  virtual void begin_passes(bool digests, const std::optional<BitFlip>& flip) = 0;
+  // Says what the next passes are to do: leave digests of the gradients of micro-batch `digests` of this rank (none:
+  // nowhere), and flip bits of one of them before, in micro-batch flip.micro. A micro-batch that is computed again is
+  // the one meant.
+  virtual void begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) = 0;
   // Called between the updates of a synchronous pipeline: runs the passes of one more micro-batch at the newest
   // weights. Nothing goes to data-parallel ranks; gradients of the stages are overwritten. All ranks of a pipeline and
   // of a tensor-parallel group call it together.

@@ -35,6 +35,24 @@ class Audits(Case):
                 self.assertRegex(events[0], rf"audit of update 5: gradients of model\.\S+ in the .* rank {ranks - 1} ")
                 self.assertIn("transient", output)
 
+    def test_49_audits_take_the_micro_batches_in_turn(self):
+        """The audit of update t looks at micro-batch t - 1 of those of a rank, counted round."""
+        for i, (ranks, keys) in enumerate(((1, ()), (2, ()), (2, ("parallel.pp=2", "model.tie_word_embeddings=true")),
+                                           (2, ("parallel.shard=gradients",)))):
+            with self.subTest(ranks=ranks, keys=keys):
+                count = 2 if ranks == 2 and "parallel.pp=2" not in keys else 4
+                self.launch(ranks, f"clean{i}", *keys)
+                for micro in range(count):
+                    self.launch(ranks, f"found{i}-{micro}", *keys, *AUDITS, fault=f"flip:gradient:step={5 + micro}:micro={micro}")
+                    self.assert_same_run(f"clean{i}", f"found{i}-{micro}", 8)
+                    events = self.audit_events(f"found{i}-{micro}")
+                    self.assertEqual(len(events), 1)
+                    self.assertIn(f"in micro-batch {micro} of replica 0 ", events[0])
+                self.launch(ranks, f"passed{i}", *keys, *AUDITS, fault="flip:gradient:step=5:micro=1:bits=8")
+                self.assertEqual(self.audit_events(f"passed{i}"), [])
+        output = self.launch(1, "stuck", *AUDITS, fault="flip:gradient:from=5:micro=2", expected=CORRUPTED)
+        self.assertIn("audit of update 7: ", output)
+
     def test_49_without_audits_the_flip_stays(self):
         self.launch(1, "clean")
         self.launch(1, "flipped", fault="flip:gradient:step=5:bits=8")

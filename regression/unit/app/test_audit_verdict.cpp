@@ -64,6 +64,14 @@ TEST(PlannedFlips, APersistentFlipMeetsEveryComputationOfTheSameTensor) {
   EXPECT_FALSE(flips.in_gradient(5, false));
 }
 
+TEST(PlannedFlips, AGradientIsThatOfTheAuditedMicroBatchOrOfTheOneNamed) {
+  const auto alone = make_lone_communicator();
+  EXPECT_EQ(PlannedFlips(parse_fault("flip:gradient:step=6"), *alone).in_gradient(6, false)->micro, 0);
+  EXPECT_EQ(PlannedFlips(parse_fault("flip:gradient:step=6"), *alone).in_gradient(6, false, 3)->micro, 3);
+  EXPECT_EQ(PlannedFlips(parse_fault("flip:gradient:step=6:micro=2"), *alone).in_gradient(6, false, 3)->micro, 2);
+  EXPECT_THROW(parse_fault("flip:weight:step=6:micro=2"), Error);
+}
+
 TEST(PlannedFlips, PlacesDifferByPlaceAndUpdate) {
   const auto place = [](const char* fault, std::int64_t t) {
     const auto alone = make_lone_communicator();
