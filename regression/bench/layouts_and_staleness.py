@@ -4,9 +4,10 @@ what an update waits for refreshes, and the bytes that ranks send each other in 
 
   layouts_and_staleness.py build/bin/sestina inputs/tiny_soap_async.toml --stale 0 1 3 5 --seeds 1 2 3
 
-A row is a layout TP x PP (async: its pipeline never waits for the end of an update) under one S; S = 0 refreshes inline. Losses are
+A row is a layout TP x PP (async: its pipeline never waits for the end of an update) under one S; with S = 0 an update
+waits for the refresh that it starts and has the bits of inline ones. The deck refreshes asynchronously. Losses are
 means over the seeds, with their spread; waits and steps medians over the later half of the updates, of the seed in the middle; bytes
-those that `plan` counts for the busiest stage, which tests hold against those that are sent (mpi.CountedBytes). Ranks have one thread
+those that `plan` counts for the busiest stage, which tests hold against those that are sent (`regression/unit/mpi/test_counted_bytes.cpp`). Ranks have one thread
 each and refresh in one worker, so on a machine with fewer cores than these the times are those of a busy machine: they compare S on
 one layout, not one layout with another."""
 
@@ -22,10 +23,6 @@ HEADER = ("| TP x PP | S | validation loss | spread | step ms | waits for refres
 LAYOUTS = {"1 x 1": (1, []), "2 x 1": (2, ["parallel.tp=2"]), "1 x 2": (2, ["parallel.pp=2"]), "2 x 2": (4, ["parallel.tp=2", "parallel.pp=2"]),
            "1 x 2 async": (2, ["parallel.pp=2", "parallel.schedule=async-1f1b"]),
            "2 x 2 async": (4, ["parallel.tp=2", "parallel.pp=2", "parallel.schedule=async-1f1b"])}
-
-
-def refreshes(stale):
-    return ["optimizer.refresh.mode=async", f"optimizer.refresh.staleness={stale}"] if stale else ["optimizer.refresh.mode=inline"]
 
 
 def sent_megabytes(arguments, overrides):
@@ -45,7 +42,7 @@ def train(arguments, ranks, overrides, seed):
 
 
 def row(arguments, name, ranks, layout, stale):
-    overrides = [f"optimizer.refresh.every={arguments.every}", f"train.micro_batch={arguments.micro_batch}", *layout, *refreshes(stale),
+    overrides = [f"optimizer.refresh.every={arguments.every}", f"train.micro_batch={arguments.micro_batch}", *layout, f"optimizer.refresh.staleness={stale}",
                  *arguments.override]
     runs = [train(arguments, ranks, overrides, seed) for seed in arguments.seeds]
     losses = [evaluations[-1]["loss"] for _, evaluations in runs]
