@@ -24,16 +24,20 @@ from run_case import tensor_digests  # noqa: E402
 LAUNCH = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
 
-def train_lines(command, folder, ranks, threads):
-    """Trains by this command on so many ranks; the lines of metrics of its steps."""
+def metric_lines(command, folder, ranks, threads):
+    """Trains by this command on so many ranks; all lines of its metrics."""
     if ranks > 1:
         command = ["mpiexec", *LAUNCH, "-n", str(ranks), *command]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "false"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "train"]
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def train_lines(command, folder, ranks, threads):
+    """The lines of its steps alone."""
+    return [line for line in metric_lines(command, folder, ranks, threads) if line["kind"] == "train"]
 
 
 def run(program, deck, folder, arguments):

@@ -18,6 +18,8 @@ import statistics
 import subprocess
 import tempfile
 
+from compare_builds import metric_lines
+
 HEADER = ("| TP x PP | S | validation loss | spread | step ms | waits for refreshes ms | oldest preconditioner | MB sent an update |\n"
           "|---|---|---|---|---|---|---|---|")
 LAYOUTS = {"1 x 1": (1, []), "2 x 1": (2, ["parallel.tp=2"]), "1 x 2": (2, ["parallel.pp=2"]), "2 x 2": (4, ["parallel.tp=2", "parallel.pp=2"]),
@@ -36,8 +38,7 @@ def train(arguments, ranks, overrides, seed):
     with tempfile.TemporaryDirectory() as folder:
         command = [arguments.sestina, "train", "-i", arguments.deck, "-d", f"{folder}/run", f"run.steps={arguments.steps}", f"run.seed={seed}",
                    "run.threads=1", "metrics.every=1", f"metrics.eval_every={arguments.steps}", "checkpoint.every=0", *overrides]
-        subprocess.run(["mpirun", "-n", str(ranks), *command], check=True, stdout=subprocess.DEVNULL)
-        lines = [json.loads(line) for line in pathlib.Path(folder, "run/metrics.jsonl").read_text().splitlines()]
+        lines = metric_lines(command, pathlib.Path(folder, "run"), ranks, 1)
     return [line for line in lines if line["kind"] == "train"], [line for line in lines if line["kind"] == "val"]
 
 
