@@ -3,7 +3,6 @@
 #pragma once
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -42,8 +41,6 @@ struct RotationMeasure {
 
 struct RotationRecord {
   std::string weight;  // HF name of the dense weight
-  int layer = -1;
-  std::int64_t update = 0;  // after which it was measured
   RotationMeasure measure = {};
 };
 

@@ -163,13 +163,13 @@ RotationMeter<Exec, T>::RotationMeter(const Exec& exec, const LinearOptions& her
 }
 
 template <class Exec, class T>
-void RotationMeter<Exec, T>::measure(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, std::int64_t t) {
+void RotationMeter<Exec, T>::measure(Transformer<Exec, T>& model, const Weights<Exec, T>& weights) {
   records_.clear();
   int number = 0;
   for_each_formed(weights, [&](const FormedWeight& w) {
     const bool told_elsewhere = w.cut == TensorCut::none && share_.tp_rank > 0;
     if (number++ % share_.dp != share_.dp_rank || told_elsewhere) return;
-    records_.push_back({w.name, w.layer, t, model.measure(w, workspace_, solver_)});
+    records_.push_back({w.name, model.measure(w, workspace_, solver_)});
   });
 }
 

@@ -48,8 +48,8 @@ class RotationMeter {
  public:
   RotationMeter(const Exec&, const LinearOptions& here, const Weights<Exec, T>&, const RotationShare&);
 
-  // Called after update t, before its merges, with all weights there. Fences.
-  void measure(Transformer<Exec, T>&, const Weights<Exec, T>&, std::int64_t t);
+  // Called after an update, before its merges, with all weights there. Fences.
+  void measure(Transformer<Exec, T>&, const Weights<Exec, T>&);
   // Those of the last call.
   const std::vector<RotationRecord>& records() const { return records_; }
 

@@ -103,6 +103,22 @@ struct Metrics::State {
     warned = true;
   }
   void finish() { write(line.finish()); }
+  // Writes a line with an object for each pattern of tensors: `fields` of it, and its numbers by layer.
+  template <class Line, class Fields>
+  void by_pattern(const char* kind, std::int64_t step, const std::vector<Line>& patterns, const Fields& fields) {
+    line.begin(kind, step);
+    line.key("tensors");
+    line.append("[");
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      line.append(i > 0 ? ",{\"pattern\":" : "{\"pattern\":");
+      line.quoted(patterns[i].pattern);
+      fields(line, patterns[i]);
+      line.numbers("layers", patterns[i].layers);
+      line.append("}");
+    }
+    line.append("]");
+    finish();
+  }
   void finish_event() {
     if (!events->end()) warn(events->path());
   }
@@ -307,14 +323,7 @@ void Metrics::tensors(std::int64_t step, const std::vector<TensorLine>& tensors)
 
 void Metrics::updates(std::int64_t step, const std::vector<UpdateLine>& lines) {
   if (!state_) return;
-  JsonLine& line = state_->line;
-  line.begin("updates", step);
-  line.key("tensors");
-  line.append("[");
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const UpdateLine& update = lines[i];
-    line.append(i > 0 ? ",{\"pattern\":" : "{\"pattern\":");
-    line.quoted(update.pattern);
+  state_->by_pattern("updates", step, lines, [](JsonLine& line, const UpdateLine& update) {
     line.text("rule", update.rule);
     line.text("split", update.split);
     line.text("owner", update.owner);
@@ -323,34 +332,19 @@ void Metrics::updates(std::int64_t step, const std::vector<UpdateLine>& lines) {
     line.number("update_rms", update.update_rms);
     line.number("update_ratio", update.update_ratio);
     line.number("decay", update.decay);
-    line.numbers("layers", update.layers);
-    line.append("}");
-  }
-  line.append("]");
-  state_->finish();
+  });
 }
 
 void Metrics::rotations(std::int64_t step, const std::vector<RotationLine>& lines) {
   if (!state_) return;
-  JsonLine& line = state_->line;
-  line.begin("rotations", step);
-  line.key("tensors");
-  line.append("[");
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const RotationLine& one = lines[i];
-    line.append(i > 0 ? ",{\"pattern\":" : "{\"pattern\":");
-    line.quoted(one.pattern);
+  state_->by_pattern("rotations", step, lines, [](JsonLine& line, const RotationLine& one) {
     line.number("largest_q", one.largest_q);
     line.number("defect", one.defect);
     line.number("applied_defect", one.applied_defect);
     line.number("sigma_max", one.sigma_max);
     line.number("sigma_min", one.sigma_min);
     line.number("sigma_rms", one.sigma_rms);
-    line.numbers("layers", one.layers);
-    line.append("}");
-  }
-  line.append("]");
-  state_->finish();
+  });
 }
 
 void Metrics::loads(std::int64_t step, const std::vector<double>& optimizer_s,

@@ -285,7 +285,7 @@ template <class Exec, class T>
 void StageRun<Exec, T>::after_update(std::int64_t t) {
   if (rotations_ && t % rotations_every_ == 0) {
     exchanges_.finish_gather();
-    rotations_->measure(stage_.model(), stage_.weights(), t);
+    rotations_->measure(stage_.model(), stage_.weights());
   }
   if (stage_.merges_after(t)) {
     exchanges_.finish_gather();  // every rank merges all weights
