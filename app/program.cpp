@@ -37,6 +37,7 @@ int run(const CheckpointImportArguments& a) { return alone("checkpoint import", 
 int run(const ReportArguments& a) { return alone("report", run_report, a); }
 int run(const SweepArguments& a) { return alone("sweep", run_sweep, a); }
 int run(const InfoArguments& a, const Call& call) { return run_info(a, call.ranks); }
+int run(const CheckArguments& a, const Call& call) { return run_check(a, call.ranks); }
 // These are programs of their own (app/bench, app/experiments).
 int run(const BenchArguments&, const Call& call) { become_program_of("bench", call); }
 int run(const HessianArguments&, const Call& call) { become_program_of("diagnose", call); }

@@ -33,6 +33,7 @@ class Parser {
     add_sweep();
     add_bench();
     add_info();
+    add_check();
     add_examples(root_);
   }
   Command parse(std::vector<std::string> words);
@@ -80,6 +81,7 @@ class Parser {
   void add_sweep();
   void add_bench();
   void add_info();
+  void add_check();
   void check_words(const std::vector<std::string>& words) const;
   std::string help_of(const std::vector<std::string>& words);
 
@@ -412,6 +414,14 @@ void Parser::add_info() {
   add_json(app, a->json);
   app->add_flag("--speed", a->speed,
                 "measure products, memory and, under mpirun, the link between ranks; compare with the node's record");
+  app->parse_complete_callback([this, a] { a->kokkos = kokkos_; });
+}
+
+void Parser::add_check() {
+  App* app = nullptr;
+  auto a = verb<CheckArguments>(root_, "check", "compare the kernels on this machine with their plain references", app);
+  add_deck(app, a->deck);
+  add_json(app, a->json);
   app->parse_complete_callback([this, a] { a->kokkos = kokkos_; });
 }
 

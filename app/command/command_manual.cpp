@@ -55,6 +55,7 @@ constexpr Example examples[] = {
      "machine.toml"},
     {"bench io", "sestina bench io -i deck.toml optimizer.refresh.path=/nvme/scratch"},
     {"info", "sestina info --json"},
+    {"check", "sestina check -i deck.toml\nmpirun -n 2 sestina check -i deck.toml --json"},
 };
 
 std::string path_below_root(const App& app) {

@@ -194,6 +194,12 @@ struct InfoArguments {
   std::vector<std::string> kokkos;
 };
 
+struct CheckArguments {
+  DeckArguments deck;
+  bool json = false;
+  std::vector<std::string> kokkos;
+};
+
 int run_train(const TrainArguments&, const RankSource&);
 int run_init(const InitArguments&);
 int run_plan(const PlanArguments&);
@@ -211,5 +217,6 @@ int run_checkpoint_import(const CheckpointImportArguments&);
 int run_report(const ReportArguments&);
 int run_sweep(const SweepArguments&);
 int run_info(const InfoArguments&, const RankSource&);
+int run_check(const CheckArguments&, const RankSource&);
 
 }  // namespace sestina

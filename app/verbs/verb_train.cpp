@@ -18,6 +18,7 @@
 #include "app/train/step_report.hpp"
 #include "app/train/trainer.hpp"
 #include "app/verbs/train_start.hpp"
+#include "app/watch/kernel_checks.hpp"
 #include "app/watch/speed_check.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
@@ -91,6 +92,8 @@ ExitCode train_on_ranks(const TrainArguments& arguments, Runtime& runtime, Stop&
                                    [&](const char* name, const std::function<void()>& f) { at.phases.phase(name, f); });
   runtime.begin_phase("measuring the machine");
   const std::vector<std::string> slow = check_speed(options.run, runtime);
+  runtime.begin_phase("checking the kernels");
+  check_kernels_at_start(options, runtime);
   runtime.begin_phase("building the model");
   const std::unique_ptr<StageMaker> stages = make_stages(options.run.space, options.train.precision);
   report_start(at, *stages, data.training->description(), slow, *metrics);

@@ -99,20 +99,20 @@ bool raise_record(const std::string& file, const std::string& set_up, const Spee
   }
 }
 
-std::string record_file() {
+std::string record_file(const std::string& kind) {
   const auto folder = [](const char* variable) {
     const char* value = std::getenv(variable);
     return value == nullptr ? std::string() : std::string(value);
   };
   const std::string cache = folder("XDG_CACHE_HOME"), home = folder("HOME");
   if (cache.empty() && home.empty()) return "";
-  return (cache.empty() ? home + "/.cache" : cache) + "/sestina/speed/" + host_name() + ".json";
+  return (cache.empty() ? home + "/.cache" : cache) + "/sestina/" + kind + "/" + host_name() + ".json";
 }
 
 std::vector<RankSpeed> check_speed(RunOptions::Space space, Runtime& runtime) {
   Communicator& world = runtime.world();
   const Speed mine = measure_speed(space, world);
-  const std::string file = record_file();
+  const std::string file = record_file("speed");
   const std::string set_up =
       fmt::format("{}, {} of the node's ranks, {} threads each",
                   memory_in(space) == MemorySpace::host ? "host" : "device", runtime.node_ranks(), threads_of(Host()));

@@ -47,8 +47,9 @@ std::vector<std::string> slow_lines(const std::vector<RankSpeed>&);
 Speed read_record(const std::string& file, const std::string& set_up);
 bool raise_record(const std::string& file, const std::string& set_up, const Speed& now);
 
-// Returns the file of this node: in $XDG_CACHE_HOME or ~/.cache, "" where there is neither.
-std::string record_file();
+// Returns the file of this node for records of one kind ("speed"): in $XDG_CACHE_HOME or ~/.cache, "" where there is
+// neither.
+std::string record_file(const std::string& kind);
 
 // Measures all ranks, which have their Kokkos, and raises the records of their nodes. Collective; the result is the
 // same on all ranks.

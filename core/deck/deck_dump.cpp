@@ -68,6 +68,7 @@ constexpr std::string_view changeable[] = {
     "run.audit_every",
     "run.on_audit",
     "run.check_speed",
+    "run.check",
     "machine.*",
     "data.tokenizer",
     "data.invalid_limit",

@@ -132,6 +132,8 @@ RunOptions RunOptions::read(Deck& deck) {
   run.check_speed = check_speed == "warn"   ? CheckSpeed::warn
                     : check_speed == "stop" ? CheckSpeed::stop
                                             : CheckSpeed::off;
+  const std::string check = deck.choice("run.check", "first", {"first", "always", "off"});
+  run.check = check == "first" ? Check::first : check == "always" ? Check::always : Check::off;
   return run;
 }
 

@@ -38,6 +38,8 @@ struct RunOptions {
   std::int64_t audit_every = 0;
   enum class OnAudit { recompute, stop } on_audit = OnAudit::recompute;     // what follows one that was wrong for once
   enum class CheckSpeed { off, warn, stop } check_speed = CheckSpeed::off;  // of the machine, at the start
+  // When kernels are compared with their plain references at the start (app/watch/kernel_checks.hpp).
+  enum class Check { first, always, off } check = Check::first;
   static RunOptions read(Deck&);
 };
 

@@ -1,4 +1,5 @@
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <cstdio>
 
@@ -22,6 +23,14 @@ std::string device_bus_id() {
   std::snprintf(text, sizeof text, "%08X:%02X:%02X.0", static_cast<unsigned>(properties.pciDomainID),
                 static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
   return text;
+}
+
+std::string device_identity() {
+  int device = 0, driver = 0, library = 0;
+  cudaDeviceProp properties;
+  if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&properties, device) != cudaSuccess) return "";
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&library) != cudaSuccess) return "";
+  return fmt::format("{}, driver {}, CUDA {}", properties.name, driver, library);
 }
 
 }  // namespace sestina

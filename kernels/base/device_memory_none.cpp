@@ -4,5 +4,6 @@ namespace sestina {
 
 DeviceMemory device_memory() { return {}; }
 std::string device_bus_id() { return ""; }
+std::string device_identity() { return ""; }
 
 }  // namespace sestina

@@ -15,7 +15,7 @@ MOST_TEMPLATES = {"app": 5, "parallel/step": 30}  # lines that begin with one, i
 # A sub-folder includes only what stands to its right, and no file that lies in the folder itself.
 INNER = {
     "kernels": ["optimizer", "model", "blas", "base"],
-    "core": ["optimizer", "model", "memory", "layout", "deck"],
+    "core": ["check", "optimizer", "model", "memory", "layout", "deck"],
     "core/optimizer": ["methods", "refresh", "base"],
     "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],

@@ -60,7 +60,8 @@ TEST(FrontDoor, EveryVerbHasExamplesCompletionAndAPageOfTheManual) {
                            "bench step",
                            "bench kernels",
                            "bench optimizer",
-                           "info"}) {
+                           "info",
+                           "check"}) {
     std::vector<std::string> words;
     const std::string name = verb;
     const auto space = name.find(' ');

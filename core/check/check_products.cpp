@@ -1,0 +1,114 @@
+// Matrix products of every layer, in the three layouts of a step, and those of optimizers. A product is compared with
+// the sum of its formula in some hundred places.
+#include <fmt/format.h>
+
+#include "core/check/checker.hpp"
+#include "core/layout/model_size.hpp"
+#include "kernels/blas/gemm.hpp"
+
+namespace sestina {
+namespace {
+
+// Places that are compared: the four corners, and others by chance.
+std::vector<std::size_t> some_places(std::size_t rows, std::size_t cols) {
+  std::vector<std::size_t> places = {0, cols - 1, (rows - 1) * cols, rows * cols - 1};
+  for (std::uint64_t i = 0; i < 252; ++i) places.push_back(split_mix(7, i) % (rows * cols));
+  return places;
+}
+
+// The bound of a sum of k products of uniform numbers, relative to its standard deviation k^(1/2) / 3: the result is
+// rounded once as TC (the largest of some hundred is about 4 deviations), and each of k additions as its accumulator,
+// whose errors add up as those of a random walk.
+template <class TC>
+double sum_bound(std::size_t k) {
+  return 4 * spacing<TC> + 8 * std::sqrt(static_cast<double>(k)) * spacing<Acc<TC>>;
+}
+
+template <class Exec, class TA, class TC>
+class ProductCheck {
+ public:
+  ProductCheck(const CheckContext<Exec>& context, Gemm<Exec>& gemm) : context_(context), gemm_(gemm) {}
+
+  // C (m, n) = op_a(A) op_b(B).
+  void run(const std::string& name, Op op_a, Op op_b, std::size_t m, std::size_t n, std::size_t k) {
+    Checker<Exec>& checker = context_.checker;
+    auto a = op_a == Op::none ? checker.template numbers<TA>(m, k) : checker.template numbers<TA>(k, m);
+    auto b = op_b == Op::none ? checker.template numbers<TA>(k, n) : checker.template numbers<TA>(n, k);
+    auto c = checker.template blank<TC>(m, n);
+    const std::vector<std::size_t> places = some_places(m, n);
+    std::vector<double> sums;
+    for (const std::size_t place : places) {
+      const std::size_t i = place / n, j = place % n;
+      double sum = 0;
+      for (std::size_t p = 0; p < k; ++p)
+        sum += (op_a == Op::none ? a.start(i, p) : a.start(p, i)) * (op_b == Op::none ? b.start(p, j) : b.start(j, p));
+      sums.push_back(sum);
+    }
+    const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    checker.check({name, fmt::format("{} x {} x {}", m, n, k), flops},
+                  {expected("C", c, sum_bound<TC>(k), sums, places, std::sqrt(static_cast<double>(k)) / 3)},
+                  [&] { gemm_.template operator()<TA, TC>(op_a, op_b, 1, a.matrix(), b.matrix(), 0, c.matrix()); });
+  }
+
+  // C (m, m) = A A^T, of which the library may form one half.
+  void run_symmetric(const std::string& name, std::size_t m, std::size_t k) {
+    Checker<Exec>& checker = context_.checker;
+    auto a = checker.template numbers<TA>(m, k);
+    auto c = checker.template blank<TC>(m, m);
+    const std::vector<std::size_t> places = some_places(m, m);
+    std::vector<double> sums;
+    for (const std::size_t place : places) {
+      double sum = 0;
+      for (std::size_t p = 0; p < k; ++p) sum += a.start(place / m, p) * a.start(place % m, p);
+      sums.push_back(sum);
+    }
+    const double flops = static_cast<double>(m) * static_cast<double>(m) * static_cast<double>(k);
+    // Diagonal elements are sums of squares, k / 3: their one rounding is relative to that.
+    const double diagonal = static_cast<double>(k) / 3;
+    checker.check({name, fmt::format("{} x {} x {}", m, m, k), flops},
+                  {expected("C", c, sum_bound<TC>(k), sums, places, diagonal)},
+                  [&] { gemm_.template symmetric<TA, TC>(Op::none, 1, a.matrix(), 0, c.matrix()); });
+  }
+
+ private:
+  const CheckContext<Exec>& context_;
+  Gemm<Exec>& gemm_;
+};
+
+}  // namespace
+
+template <class Exec, class T>
+void check_products(const CheckContext<Exec>& context) {
+  const ModelConfig& model = context.model();
+  Gemm<Exec> gemm(context.checker.exec(), context.options.run.deterministic);
+  ProductCheck<Exec, T, T> passes(context, gemm);
+  ProductCheck<Exec, T, Acc<T>> gradients(context, gemm);
+  const auto layer = [&](const std::string& name, std::size_t in, std::size_t out, std::size_t rows) {
+    passes.run(name + ": forward", Op::none, Op::transpose, rows, out, in);
+    passes.run(name + ": input gradient", Op::none, Op::none, rows, in, out);
+    gradients.run(name + ": weight gradient", Op::transpose, Op::none, out, in, rows);
+  };
+  const std::size_t D = extent(model.hidden_size), F = extent(mlp_width(model)), Q = extent(model.query_width()),
+                    N = context.rows();
+  layer("q, k, v", D, Q + 2 * extent(model.key_value_width()), N);
+  layer("o", Q, D, N);
+  if (F > 0) {
+    layer(model.gated() ? "gate, up" : "up", D, model.gated() ? 2 * F : F, N);
+    layer("down", F, D, N);
+  }
+  if (model.has_experts()) {
+    const std::size_t inner = extent(model.moe_intermediate_size),
+                      rows =
+                          std::max<std::size_t>(1, N * extent(model.num_experts_per_tok) / extent(model.num_experts));
+    layer("expert gate, up", D, 2 * inner, rows);
+    layer("expert down", inner, D, rows);
+  }
+  layer("head", D, checked_vocabulary(model), std::min<std::size_t>(N, 256));
+  ProductCheck<Exec, float, float>(context, gemm).run_symmetric("factor: A A^T in fp32", D, std::max(D, F));
+  if constexpr (std::is_same_v<T, bf16>) passes.run_symmetric("Gram matrix: A A^T in bf16", D, std::max(D, F));
+}
+
+#define SESTINA_CHECK_PRODUCTS(Exec, T) template void check_products<Exec, T>(const CheckContext<Exec>&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHECK_PRODUCTS)
+
+}  // namespace sestina

@@ -1,0 +1,82 @@
+// The passes that optimizers are made of: AdamW's and Newton-Schulz iteration, compared with their formulas.
+#include <fmt/format.h>
+
+#include "core/check/checker.hpp"
+#include "core/layout/model_size.hpp"
+#include "kernels/optimizer/adamw.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
+#include "kernels/optimizer/newton_schulz_sets.hpp"
+
+namespace sestina {
+namespace {
+
+template <class Exec, class T>
+void check_adamw(const CheckContext<Exec>& context) {
+  using A = Acc<T>;
+  Checker<Exec>& checker = context.checker;
+  const std::size_t n = std::min<std::size_t>(
+      extent(context.model().hidden_size) * std::max<std::size_t>(1, extent(mlp_width(context.model()))), 1 << 21);
+  auto g = checker.template numbers<A>(1, n), w = checker.template numbers<A>(1, n),
+       m = checker.template numbers<A>(1, n), v = checker.template blank<A>(1, n);
+  v.fill([&](std::size_t i) { return static_cast<float>(g.start(i) * g.start(i) + 0.01); });
+  constexpr bool narrow = !std::is_same_v<T, A>;
+  auto rounded = checker.template blank<T>(1, narrow ? n : 0);
+  const AdamWStep step{.lr = 0.01, .weight_decay = 0.1, .bias_correction1 = 0.5, .bias_correction2 = 0.25};
+  std::vector<double> ws(n), ms(n), vs(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    ms[i] = step.beta1 * m.start(i) + (1 - step.beta1) * g.start(i);
+    vs[i] = step.beta2 * v.start(i) + (1 - step.beta2) * g.start(i) * g.start(i);
+    ws[i] = (1 - step.lr * step.weight_decay) * w.start(i) -
+            step.lr / step.bias_correction1 * ms[i] / (std::sqrt(vs[i] / step.bias_correction2) + step.eps);
+  }
+  constexpr double bound = 16 * spacing<A>;  // some ten roundings each
+  std::vector<CheckedOutput> outputs = {expected("m", m, bound, ms), expected("v", v, bound, vs),
+                                        expected("master", w, bound, ws)};
+  if (narrow) outputs.push_back(expected("weight", rounded, spacing<T>, ws));
+  const double bytes = static_cast<double>(n) * (7 * sizeof(A) + (narrow ? sizeof(T) : 0));
+  checker.check({"AdamW", fmt::format("{}", n), 0, bytes}, std::move(outputs), [&] {
+    adamw<Exec, T>(checker.exec(), step, g.vector(), w.vector(), m.vector(), v.vector(), rounded.vector());
+  });
+}
+
+// The plain loops take s^2 l for each product: they bound the shape.
+template <class Exec>
+void check_newton_schulz(const CheckContext<Exec>& context, bool in_bf16) {
+  Checker<Exec>& checker = context.checker;
+  const std::size_t s = std::min<std::size_t>(extent(context.model().hidden_size), 128),
+                    l = std::min<std::size_t>(std::max(extent(mlp_width(context.model())), s), 384);
+  const std::vector<NewtonSchulzStep> steps = newton_schulz_steps("simple", 5);
+  const NewtonSchulz ns{steps};
+  auto x = checker.template numbers<float>(s, l);
+  auto y = checker.template blank<float>(s, l);
+  std::vector<double> plain(s * l);
+  for (std::size_t i = 0; i < plain.size(); ++i) plain[i] = x.start(i);
+  newton_schulz_plain(ns, s, l, plain);
+  double size = 0;
+  for (const double value : plain) size = std::max(size, std::abs(value));
+  Gemm<Exec> gemm(checker.exec(), context.options.run.deterministic);
+  Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) { declare_orthogonalize(counter, s, l, ns); }));
+  // Sums of s and l terms round like random walks, and five steps enlarge that some thirty times; in bf16 each step
+  // rounds a matrix to 8 bits, relative to its largest entries.
+  const double bound = in_bf16
+                           ? 16 * spacing<bf16>
+                           : 30 * std::sqrt(static_cast<double>(s + l)) * static_cast<double>(spacing<float>) / size;
+  checker.check({in_bf16 ? "Newton-Schulz in bf16" : "Newton-Schulz in fp32", fmt::format("{} x {}", s, l),
+                 newton_schulz_flops(steps, false, static_cast<double>(s), static_cast<double>(l))},
+                {expected("direction", y, bound, plain)},
+                [&] { orthogonalize<Exec>(checker.exec(), gemm, workspace, ns, in_bf16, x.matrix(), y.matrix()); });
+}
+
+}  // namespace
+
+template <class Exec, class T>
+void check_updates(const CheckContext<Exec>& context) {
+  check_adamw<Exec, T>(context);
+  check_newton_schulz(context, false);
+  if constexpr (std::is_same_v<T, bf16>) check_newton_schulz(context, true);
+}
+
+#define SESTINA_CHECK_UPDATES(Exec, T) template void check_updates<Exec, T>(const CheckContext<Exec>&);
+SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHECK_UPDATES)
+
+}  // namespace sestina
