@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/optimizer/register_optimizers.hpp"
+#include "kernels/base/device_memory.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -38,6 +39,7 @@ int run_call(const Call& call, const RunCommand& run) {
     register_optimizers();
     // 1. The command line; -h and -V are answered without starting anything.
     const Command command = parse_command_line(call.argc, call.argv);
+    prepare_device_libraries();
     // 2. The verb: reads its deck, starts Kokkos if it computes, runs.
     const auto* text = std::get_if<ShowText>(&command);
     const int code = text != nullptr ? std::fputs(text->text.c_str(), stdout) < 0 : run(command);

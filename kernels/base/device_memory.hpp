@@ -12,6 +12,11 @@ struct DeviceMemory {
 DeviceMemory device_memory();
 // Returns the address on the bus of the device that this process computes on, "00000000:3B:00.0"; "" without a device.
 std::string device_bus_id();
+// Sets what the libraries of a device read from the environment when they start, where the user has not: called before
+// anything asks for a device. Ranks that wait for each other in kernels would wait for ever where a kernel is loaded at
+// its first launch, which waits for the device (CUDA's guide: lazy loading), where operations of several communicators
+// begin in different orders, or where a queue stands behind another for want of connections.
+void prepare_device_libraries();
 // Returns what the results of the device depend on: its name and the versions of its driver and run-time library; ""
 // for a host. The null device of the tests (regression/null_device) is one by name, and computes nothing.
 std::string device_identity();

@@ -46,11 +46,14 @@ struct Gemm<Kokkos::Cuda>::State {
   explicit State(const Kokkos::Cuda& exec, bool deterministic)
       : exec(exec),
         deterministic(deterministic),
-        workspace(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::cublas"), workspace_bytes) {
+        workspace(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::cublas"), workspace_bytes + alignment) {
     check(cublasCreate(&handle), "creating a handle");
     check(cublasSetStream(handle, exec.cuda_stream()), "setting the stream");
-    // With memory of ours cuBLAS allocates nothing later, and results repeat from run to run.
-    check(cublasSetWorkspace(handle, workspace.data(), workspace.size()), "setting the workspace");
+    // With memory of ours cuBLAS allocates nothing later, and results repeat from run to run. It wants the alignment of
+    // cudaMalloc, which a view does not have: Kokkos keeps a header before its data.
+    const auto data = reinterpret_cast<std::uintptr_t>(workspace.data());
+    void* const aligned = reinterpret_cast<void*>((data + alignment - 1) / alignment * alignment);
+    check(cublasSetWorkspace(handle, aligned, workspace_bytes), "setting the workspace");
     check(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "setting the math mode");
     for (cudaEvent_t* event : {&start, &stop}) {
       const cudaError_t error = cudaEventCreate(event);
@@ -65,6 +68,7 @@ struct Gemm<Kokkos::Cuda>::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  static constexpr std::size_t alignment = 256;
   static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS advises for Hopper
   Kokkos::Cuda exec;
   bool deterministic = false;
@@ -128,13 +132,14 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
 }
 
-// Computes the tiles on and below the diagonal, where the matrix is large enough for them to keep the device busy, and
-// mirrors them: two elements of a whole product that should be equal may be summed in different orders.
+// Computes the tiles on and below the diagonal, where there are so many that the work they save is more than what
+// single tiles leave of a device (a tile is 32 blocks of threads, an H100 has 132 processors), and mirrors them: two
+// elements of a whole product that should be equal may be summed in different orders.
 template <>
 template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,
                                    Matrix<TC, Kokkos::Cuda> c) {
-  constexpr std::size_t tile = 1024, parts = 2;
+  constexpr std::size_t tile = 1024, parts = 8;
   const bool plain = op == Op::none;
   const std::size_t m = a.extent(plain ? 0 : 1), size = m >= parts * tile ? tile : std::max<std::size_t>(m, 1);
   SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",

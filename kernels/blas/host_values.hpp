@@ -1,5 +1,6 @@
 // Numbers that kernels leave for the host, which fetches them together: one copy to pinned memory, one wait.
 #pragma once
+#include <atomic>
 #include <limits>
 
 #include "kernels/blas/exec.hpp"
@@ -39,8 +40,9 @@ class HostValues {
       Kokkos::deep_copy(exec, to, at(i));
     }
   }
+  // What was sent before it is there with it, on hosts too that read out of order.
   bool arrived(std::size_t i) const {
-    const double value = *static_cast<const volatile double*>(&host_(i));
+    const double value = std::atomic_ref<double>(host_(i)).load(std::memory_order_acquire);
     return value == value;
   }
   double operator[](std::size_t i) const { return host_(i); }  // value of the last fetch, or of a send that has arrived

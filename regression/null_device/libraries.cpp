@@ -2,6 +2,7 @@
 #include <cublas_v2.h>
 #include <cusolverDn.h>
 
+#include <cstdint>
 #include <cstring>
 
 #include "device.hpp"
@@ -32,6 +33,12 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t* h) {
   return CUBLAS_STATUS_SUCCESS;
 }
 const char* cublasGetStatusString(cublasStatus_t) { return "null device"; }
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void* at, size_t) {
+  null_device_call("cublasSetWorkspace");
+  if (reinterpret_cast<std::uintptr_t>(at) % 256 != 0)
+    problem("cublasSetWorkspace: memory that is not aligned to 256 bytes");
+  return CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
                             const void*, const void* a, cudaDataType_t at, int lda, const void* b, cudaDataType_t bt,
                             int ldb, const void*, void* c, cudaDataType_t ct, int ldc, cublasComputeType_t,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "device.hpp"
@@ -76,6 +77,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* c, int size, ncclUniqueId id, int rank, ncclConfig_t*) {
   null_device_call("ncclCommInitRankConfig");
+  // Without these, ranks may wait for each other for ever: kernels/base/device_memory.hpp.
+  for (const char* name : {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_LAUNCH_ORDER_IMPLICIT"})
+    if (std::getenv(name) == nullptr) problem(std::string("ncclCommInitRankConfig without ") + name);
   *c = new ncclComm{id.internal};
   tell("group " + (*c)->id + " " + std::to_string(rank) + " " + std::to_string(size));
   return ncclSuccess;

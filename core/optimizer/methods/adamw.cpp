@@ -53,6 +53,9 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
   scales_ = decltype(scales_)(Kokkos::view_alloc(exec, "sestina::moment_scales"), scales);
 }
 
+// A range of a device has 32 bits for its elements.
+constexpr std::size_t most_elements = std::size_t{1} << 31;
+
 template <class Exec, class T>
 void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place& place, const TensorRates& rates) {
   if (!runs_.empty() && !place.coded && !runs_.back().place.coded && runs_.back().pages.empty()) {
@@ -63,7 +66,7 @@ void AdamW<Exec, T>::add_to_runs(const OwnedTensor<Exec, T>& tensor, const Place
                           t.master.data() + m == tensor.master.data() &&
                           (t.weight.size() == 0) == (tensor.weight.size() == 0) &&
                           (t.weight.size() == 0 || t.weight.data() + m == tensor.weight.data());
-    if (adjacent && last.as(tensor, rates)) {
+    if (adjacent && m + n <= most_elements && last.as(tensor, rates)) {
       t.gradient = Vector<const Acc<T>, Exec>(t.gradient.data(), m + n);
       t.master = Vector<Acc<T>, Exec>(t.master.data(), m + n);
       if (t.weight.size() > 0) t.weight = Vector<T, Exec>(t.weight.data(), m + n);

@@ -1,8 +1,10 @@
 // A program that makes one mistake with the device, by its argument; without one it makes none.
+#include <cublas_v2.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -65,7 +67,17 @@ int main(int count, char** arguments) {
   const std::string mistake = count > 1 ? arguments[1] : "none";
   constexpr std::size_t n = 1000, bytes = n * sizeof(float);
   float *device = nullptr, *host = nullptr;
+  for (const char* name : {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_LAUNCH_ORDER_IMPLICIT"})
+    if (mistake != "lazy") setenv(name, "set", 0);
   cudaMalloc(reinterpret_cast<void**>(&device), bytes);
+  cublasHandle_t products = nullptr;
+  cublasCreate(&products);
+  cublasSetWorkspace(products, device + (mistake == "unaligned" ? 1 : 0), bytes / 2);
+  cublasDestroy(products);
+  ncclComm_t alone = nullptr;
+  ncclUniqueId id = {};
+  ncclCommInitRankConfig(&alone, 1, id, 0, nullptr);
+  ncclCommDestroy(alone);
   cudaMallocHost(reinterpret_cast<void**>(&host), bytes);
   std::memset(host, 1, bytes);
   cudaMemcpyAsync(device, host, mistake == "overrun" ? bytes + 4 : bytes, cudaMemcpyDefault, nullptr);

@@ -5,7 +5,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
 mkdir -p "$out"
 g++ -std=c++20 -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} "$here/mistakes.cpp" -o "$out/mistakes" \
-  -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lnccl -lcuda
+  -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lcublas -lnccl -lcuda
 "$here/../build.sh" "$out/device" "$out/mistakes"
 
 # expect MISTAKE PATTERN: what the report has to say.
@@ -26,6 +26,8 @@ expect leaked 'leak.device'
 expect unmapped 'problem.cudaMemcpyAsync: .* device memory that is not allocated'
 expect unused 'problem.cudaMemcpyAsync is not after what used memory'
 expect behind 'problem.cuMemAddressFree of addresses with memory'
+expect unaligned 'problem.cublasSetWorkspace: memory that is not aligned'
+expect lazy 'problem.ncclCommInitRankConfig without CUDA_MODULE_LOADING'
 expect kept 'leak.device: memory to be mapped'
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
