@@ -33,8 +33,9 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // Adds a block, before open(). memory: from page_memory(), or device_addresses() where blocks are those of a device.
-  void add(const std::string& name, std::byte* memory, std::size_t bytes);
+  // Adds a block, before open(), in the order in which updates use them. memory: from page_memory(), or
+  // device_addresses() where blocks are those of a device. seldom: there are updates that do not use it.
+  void add(const std::string& name, std::byte* memory, std::size_t bytes, bool seldom = false);
   // Adds a queue of work that uses blocks of a device; called before the first block.
   void watch(void* queue) { memory_->watch(queue); }
   std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
@@ -62,8 +63,10 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void unpin(const void* memory);
   void want(const void* memory);  // the block will be pinned soon: it is read if there is room
   // The block will be pinned again after all those for which this was called before: it is read when its turn comes, as
-  // soon as there is room in addition to that of jobs.
+  // soon as there is room in addition to that of jobs. Pins of others may push it out again, the last in turn first,
+  // and then nothing is read ahead before the next turn.
   void want_in_turn(const void* memory);
+  void take_turn(const void* memory);  // its turn has come: it is pinned next
   // Returns whether it lies on a disk between its uses, so that all such blocks together may be more than memory holds.
   bool is_beyond_memory(const void* memory);
   void wait_idle();  // returns when nothing is moving; Error(io_error) when that takes too long
@@ -87,14 +90,16 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     std::size_t bytes = 0;
     BlockTier tier;
     bool has_memory = false;               // at its addresses
-    bool queued = false, kept = false;     // waits to be written; stays in memory, since there is room
+    bool seldom = false, kept = false;     // not of each update; stays in memory, since there is room
+    bool queued = false;                   // waits to be written
     bool moving = false;                   // its transfer is with the store
     bool was_used = false;                 // else it is zeros, which the store does not have
-    bool in_line = false, wanted = false;  // is in line_; has not been used since
-    std::uint64_t turn = 0;                // the number that it came to the line with
+    bool in_line = false, wanted = false;  // is in line_; its turn is still to come
+    std::uint64_t turn = 0;                // number of its turn
     BlockStore::Transfer transfer;
     std::string error;  // of the last transfer
     ExitCode code = ExitCode::done;
+    std::uint64_t next_use() const { return wanted ? turn : 0; }  // 0: soon
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -103,11 +108,18 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void back(Block&);  // gives it memory
   void drop(Block&);
   void wait(Lock&, const std::string& name);
+  void choose_kept();
   void make_room(Lock&, const Block&);
-  void ask(Block&);    // for the block's contents
-  void read_ahead();   // the blocks of the line
-  void leave(Block&);  // takes it out of memory where there is no room to keep it
-  void move_blocks();  // loop of the thread
+  void ask(Block&);
+  bool can_be_read(const Block& block) const { return block.was_used && block.tier.state() == BlockState::on_nvme; }
+  bool ask_if_room(Block&);
+  void read_ahead();  // the blocks of the line
+  std::vector<std::size_t>::iterator place_in_line(const Block&);
+  void enter_line(Block&);
+  void leave_line(Block&);
+  void leave(Block&);     // takes it out of memory where there is no room to keep it
+  void send_out(Block&);  // wherever there is room
+  void move_blocks();     // loop of the thread
   BlockStore::Transfer* next(bool writes) override;
   Block* take(bool writes);  // makes its transfer the next one of this direction
   void ended(BlockStore::Transfer&) override;
@@ -120,11 +132,13 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   Options options_;
   std::vector<Block> blocks_;  // by address
   std::size_t bytes_ = 0, updates_ = 0, jobs_ = 0;
-  std::size_t limit_ = 0, keep_ = 0, kept_ = 0, in_memory_ = 0, leaving_ = 0;
+  std::size_t limit_ = 0, in_memory_ = 0, leaving_ = 0;
+  std::size_t awaited_ = 0;  // room that pins wait for
+  bool crowded_ = false;     // a block had to go before its turn, and no turn has been taken since
   mutable std::mutex mutex_;
   std::condition_variable for_mover_, for_users_;
   std::vector<std::size_t> reads_, writes_;  // blocks asked for; blocks to go
-  std::vector<std::size_t> line_;            // wanted in turn
+  std::vector<std::size_t> line_;            // wanted and not in memory, by their turns
   std::uint64_t turns_ = 0;
   bool moving_ = false, stopping_ = false, started_ = false;
   int owners_ = 0;

@@ -165,7 +165,7 @@ class StreamSet : public MatrixSet<Exec> {
       std::size_t in_update = 0, in_refresh = 0;
       for (Page& page : optimizer->state().pages()) {
         page.pager = pager;
-        pager->add(page.name, page.memory.get(), page.bytes);
+        pager->add(page.name, page.memory.get(), page.bytes, !page.in_updates());
         (page.in_updates() ? in_update : in_refresh) += pager->whole(page.bytes);
       }
       update = std::max(update, in_update);

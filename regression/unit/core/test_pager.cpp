@@ -157,15 +157,14 @@ TEST(Pager, BlocksBeginAsZerosThatTakeNothing) {
 }
 
 TEST(Pager, WhatIsWantedAheadIsThereInTime) {
-  PagerRig rig(4, 100000, {.most = 8 << 20});
-  rig.pager->need(0, (8 << 20) - 3 * whole_pages(100000));  // nothing is kept
+  PagerRig rig(5, 100000, {}, 4 * whole_pages(100000));  // nothing is kept
   rig.pager->open();
   rig.store_all(7);
   for (std::size_t i = 0; i < 4; ++i) rig.pager->want(rig.blocks[i].get());
   rig.pager->wait_idle();
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rig.value(i), 7u);
   EXPECT_EQ(rig.pager->counts().misses, 0u);
-  EXPECT_EQ(rig.pager->counts().pins, 8u);
+  EXPECT_EQ(rig.pager->counts().pins, 9u);
   rig.pager->wait_idle();
   EXPECT_EQ(rig.value(0), 7u);
   EXPECT_EQ(rig.pager->counts().misses, 1u);
@@ -188,6 +187,7 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
   EXPECT_EQ(resident(), "012");
   for (unsigned use = 0; use < 4 * count; ++use) {
     {
+      rig.pager->take_turn(rig.blocks[use % count].get());
       const Pin pin(rig.pager.get(), rig.blocks[use % count].get());  // one: between two it could be on its way out
       EXPECT_EQ(rig.value(use % count), use < count ? 0 : use - count);
       rig.fill(use % count, use);

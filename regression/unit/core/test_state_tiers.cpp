@@ -291,5 +291,58 @@ TEST(StateTiers, EveryKindHasTheSameBits) {
     }
 }
 
+// Makes updates until the order of use is known, and looks at what each later one reads, together with what is read
+// ahead for the next: what has no room to stay, and one block at most in addition. Between two updates somebody reads
+// all of it now and then, as a checkpoint does.
+template <class Run>
+void expect_read_once(Run& run, const std::vector<StateField>& fields, const std::string& what) {
+  const std::size_t stays = run.pager->limit() - run.pager->working(), all = run.pager->bytes();
+  std::size_t largest = 0;
+  for (const std::vector<std::byte>& place : run.store->kept) largest = std::max(largest, whole_pages(place.size()));
+  ASSERT_LT(stays, all / 4) << what;
+  for (int t = 1; t <= 24; ++t) {
+    if (t % 9 == 0) read_fields(fields);
+    run.pager->wait_idle();
+    const std::size_t before = run.store->moved.bytes_read;
+    run.step(t);
+    run.pager->wait_idle();
+    if (t > 2) EXPECT_LE(run.store->moved.bytes_read - before, all - stays + largest) << what << ", update " << t;
+  }
+  EXPECT_LE(run.pager->counts().largest, run.pager->limit()) << what;
+}
+
+TEST(StateTiers, NoBlockIsReadTwiceInAnUpdate) {
+  OptimizerOptions options;
+  options.state_tier = Tier::nvme;
+  const std::vector<TensorSpec> specs = layers();
+  PagedBytes planned;
+  for (const TensorSpec& spec : specs)
+    planned.add(paged_bytes(spec, spec.rows, spec.cols, options, sizeof(float), MemorySpace::host));
+  Elements<float> moments(specs, options, planned.places / 4);
+  expect_read_once(moments, moments.optimizer->state(), "AdamW");
+  for (const auto& [kind, preconditioners] :
+       {std::pair("muon", Tier::device), std::pair("soap", Tier::device), std::pair("soap", Tier::nvme)}) {
+    MatrixOptions matrix = default_options(*find_matrix_kind(kind));
+    matrix.refresh_every = 4;
+    matrix.state_tier = Tier::nvme;
+    matrix.tier = preconditioners;
+    Matrices matrices(matrix, planned_bytes(matrix).places / 4);
+    expect_read_once(matrices, matrices.set->state(), kind);
+  }
+}
+
+// All of it, where it fits: nothing moves but what the budget forbids.
+TEST(StateTiers, WhatFitsTheBudgetDoesNotMove) {
+  OptimizerOptions options;
+  options.state_tier = Tier::nvme;
+  PagedBytes planned;
+  for (const TensorSpec& spec : layers())
+    planned.add(paged_bytes(spec, spec.rows, spec.cols, options, sizeof(float), MemorySpace::host));
+  Elements<float> moments(layers(), options, planned.places);
+  for (int t = 1; t <= 5; ++t) moments.step(t);
+  moments.pager->wait_idle();
+  EXPECT_EQ(moments.store->moved.bytes_read + moments.store->moved.bytes_written, 0u);
+}
+
 }  // namespace
 }  // namespace sestina::reference
