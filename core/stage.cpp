@@ -90,6 +90,7 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
                                                     matrix_index(tensor_specs(whole), options), homed,
                                                     norm_->nonfinite(), workers);
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
+  if (whole.has_experts()) loads_ = std::make_unique<ExpertLoads>(range(), whole.num_experts);
   if (whole.router_bias_rate > 0) router_bias_ = std::make_unique<RouterBias<Exec, T>>(whole, arena_);
 }
 
@@ -113,8 +114,8 @@ Activations<Exec, T> Stage<Exec, T>::make_slot(bool split) const {
 
 template <class Exec, class T>
 void Stage<Exec, T>::watch(Activations<Exec, T>& slot, std::int64_t minibatch) const {
-  if (router_bias_)
-    for (std::size_t i = 0; i < slot.layers.size(); ++i) slot.layers[i].load = router_bias_->load(i);
+  if (loads_)
+    for (std::size_t i = 0; i < slot.layers.size(); ++i) slot.layers[i].load = loads_->load(i, minibatch);
   if (!qk_clip_) return;
   const int heads = static_cast<int>(model_.config().num_attention_heads);
   for (std::size_t i = 0; i < slot.layers.size(); ++i)

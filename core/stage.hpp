@@ -10,6 +10,7 @@
 #include "core/layout/rank_layout.hpp"
 #include "core/model/formed_weights.hpp"
 #include "core/model/transformer.hpp"
+#include "core/optimizer/expert_loads.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
@@ -32,8 +33,8 @@ class Stage {
   void initialise(std::uint64_t seed);  // weights as functions of (seed, name, index)
 
   Activations<Exec, T> make_slot(bool split = false) const;  // split: for backward passes in two parts
-  // Lets passes in the slot leave their largest attention scores with the clip and the loads of experts with the biases
-  // of routers, where make_optimizer() made these, as those of a minibatch; and ends it.
+  // Lets passes in the slot leave their largest attention scores with the clip and count the loads of experts, where
+  // make_optimizer() made places for them, as those of a minibatch; and ends it.
   void watch(Activations<Exec, T>& slot, std::int64_t minibatch = 0) const;
   static void ignore(Activations<Exec, T>& slot) {
     for (LayerActivations<Exec, T>& layer : slot.layers) {
@@ -76,7 +77,7 @@ class Stage {
   void scale_gradients(double projections, double rest) const;
   void start_step(std::int64_t minibatch = 0) const {  // forgets what the passes of an earlier one left
     if (qk_clip_) qk_clip_->start_step(exec_, minibatch);
-    if (router_bias_) router_bias_->start_step();
+    if (loads_) loads_->start_step(minibatch);
   }
 
   GradientNorm<Exec, T>& norm() { return *norm_; }
@@ -84,6 +85,7 @@ class Stage {
   const Optimizer<Exec, T>& optimizer() const { return *optimizer_; }
   QkClip<Exec, T>* qk_clip() const { return qk_clip_.get(); }              // null without optimizer.qk_clip
   RouterBias<Exec, T>* router_bias() const { return router_bias_.get(); }  // null without model.router_bias_rate
+  ExpertLoads* expert_loads() const { return loads_.get(); }               // null without experts
 
   // Called after update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
@@ -130,6 +132,7 @@ class Stage {
   std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;          // only with optimizer.qk_clip
+  std::unique_ptr<ExpertLoads> loads_;                // only with experts
   std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate
   PassOptions options_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "core/layout/largest_load.hpp"
 #include "core/layout/plan.hpp"
 
 namespace sestina {

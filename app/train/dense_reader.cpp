@@ -55,6 +55,10 @@ void DenseReader::read(const TensorSpec& spec, float* out, ExitCode nonfinite) c
   StateField field = whole_field(spec, DType::f32);
   field.path = place_of_weights(spec.name, field_);
   if (!spec.trainable && !reader_.has(field.path)) field.path = place_of_weights(spec.name, "");  // it has no average
+  if (spec.may_be_absent && !reader_.has(field.path)) {
+    std::fill_n(out, spec.elements(), 0.0f);
+    return;
+  }
   if (reader_.has(field.path) || form == nullptr || spec.role != Role::matrix) {
     reader_.read(field, out);
     require_finite(field, out, nonfinite, fmt::format("checkpoint of step {}", reader_.run().step));

@@ -191,6 +191,22 @@ void restore_model(Evaluator& evaluator, const CheckpointReader& reader, const s
                 [&](const TensorSpec& spec, float* out) { dense.read(spec, out, nonfinite); });
 }
 
+void require_router_biases(const CheckpointReader& reader, const ModelConfig& model) {
+  if (!model.has_experts()) return;
+  ModelConfig biased = model;
+  biased.router_bias_rate = 1;
+  const std::vector<TensorSpec> specs = tensor_specs(dense_model(biased));
+  const auto bias = std::find_if(specs.begin(), specs.end(), [](const TensorSpec& spec) { return !spec.trainable; });
+  const bool there = bias != specs.end() && reader.has("/model/" + bias->name);
+  if (there && model.router_bias_rate == 0)
+    fail(ExitCode::bad_data,
+         "{} is in the checkpoint of step {}, and model.router_bias_rate = 0 has no biases: routers would choose "
+         "otherwise; allowed: a rate > 0, with model.router_bias_until to leave biases as they are",
+         bias->name, reader.run().step);
+  if (!there && model.router_bias_rate > 0)
+    spdlog::info("the checkpoint has no biases of routers' choices (model.router_bias_rate): they start at 0");
+}
+
 void restore_weights(Evaluator& evaluator, const Source& source, const std::string& weights) {
   if (!source.hf.empty()) {
     restore_hf_weights(evaluator, evaluator.model_fields(), evaluator.config(), source.hf);

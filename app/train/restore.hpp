@@ -36,6 +36,10 @@ void restore(const Evaluator&, const CheckpointReader&, const std::vector<StateF
 void restore_model(Evaluator&, const CheckpointReader&, const std::vector<StateField>&, const ModelConfig& whole,
                    ExitCode nonfinite = ExitCode::bad_data, const std::string& weights = "");
 
+// Says in the log that biases of routers' choices start at zero, where the checkpoint has none; throws Error(bad_data)
+// where it has some that the model leaves out.
+void require_router_biases(const CheckpointReader&, const ModelConfig&);
+
 // Reads the weights of a source; throws Error(diverged) for a checkpoint whose weights are not finite.
 void restore_weights(Evaluator&, const Source&, const std::string& weights = "");
 // Reads fields of weights ("/model/..."), slabs included, from a folder that holds the whole model.

@@ -104,6 +104,11 @@ DriftNumbers drift_numbers(const RankStep& ranks) {
   return numbers;
 }
 
+LoadNumbers load_numbers(const LargestLoad& load) {
+  if (load.layer < 0) return {};
+  return {load.over_mean, load.layer};
+}
+
 }  // namespace
 
 StepReport::StepReport(const Options& options, Metrics& metrics)
@@ -143,6 +148,7 @@ void StepReport::step(std::int64_t step, std::uint64_t tokens, double loss, doub
   line.drift = stages.drift;
   line.replicas = stages.replicas;
   line.tiers = stages.tiers;
+  if (stages.load) line.load = load_numbers(*stages.load);
   if (options_.workers) line.workers = WorkerNumbers{ranks.refresh_copies, ranks.refresh_workers};
   if (options_.drift) line.refreshes = drift_numbers(ranks);
   line.cosine = stages.cosine;

@@ -42,6 +42,7 @@ struct StageNumbers {
   std::span<const StageAges> ages = {};
   std::optional<ReplicaNumbers> replicas = {};
   std::optional<TierNumbers> tiers = {};
+  std::optional<LargestLoad> load = {};
 };
 // Returns the largest resident set that this process has had so far, in bytes.
 std::uint64_t peak_memory_bytes();

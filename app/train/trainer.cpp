@@ -91,7 +91,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
       proof_(executor_.plan()),
       checkpoints_(setup.run_dir, options_.checkpoint, writer_group(options_, runtime)),
       report_(report_options(options_, runtime.is_first(), setup.progress), metrics),
-      told_(told_parts(options_.parallel, options_.optimizer)),
+      told_(told_parts(options_.parallel, options_.optimizer, options_.model)),
       clock_(executor_.clock()),
       energy_(energy_options(setup.energy, runtime, on_device_)),
       pace_(runtime.size()) {

@@ -155,6 +155,7 @@ void Trainer::load() {
                                 : several()                     ? Verify::opened
                                                                 : Verify::all,
                                 setup_.poll);
+  require_router_biases(reader, options_.model);
   if (setup_.weights_only) {
     restore_model(executor_, reader, executor_.model_fields(), options_.model);
     spdlog::info("weights of {} (step {}); step, optimizer and data start from 0", setup_.checkpoint,

@@ -67,6 +67,8 @@ void Trainer::fill_report(RankReport& mine) {
     const RefreshAges of_stage = optimizer.refresh_ages();
     ages.add(of_stage);
     mine.scores.add({executor_.run(i).largest_score()});
+    const LargestLoad load = executor_.run(i).largest_load();
+    mine.loads.add({load.over_mean, static_cast<double>(load.layer)});
     if (mine.ages.empty()) continue;
     const int stage = executor_.stage_number(i);
     mine.ages[static_cast<std::size_t>(stage)] = {static_cast<double>(of_stage.max), static_cast<double>(of_stage.sum),
@@ -136,6 +138,7 @@ void Trainer::report(const FinishedStep& step) {
     stages.tiers =
         TierNumbers{static_cast<std::uint64_t>(all.tiers.bytes_read),
                     static_cast<std::uint64_t>(all.tiers.bytes_written), static_cast<std::uint64_t>(all.tiers.waits)};
+  if (told_.loads) stages.load = all.loads.largest();
   report_.step(step.update, tokens, loss_, step.sums.norm, schedule_.factor(step.update) * options_.optimizer.lr,
                skipped_, all.step, stages);
   pace_.add(step.seconds);

@@ -74,6 +74,8 @@ constexpr std::string_view changeable[] = {
     "data.invalid_limit",
     "data.source.*.path",
     "data.validation.*",
+    "model.router_bias_rate",
+    "model.router_bias_until",
     "train.micro_batch",
     "train.recompute",
     "schedule.steps",

@@ -116,6 +116,7 @@ struct ModelConfig {
   // Scores of a router's logits: probabilities of all experts together, or one of each by itself.
   enum class RouterScore { softmax, sigmoid } router_score = RouterScore::softmax;
   double router_bias_rate = 0;  // step of the biases of its choices; 0: it has none (core/optimizer/router_bias.hpp)
+  std::int64_t router_bias_until = 0;  // last update that moves them; 0: all do
 
   std::int64_t query_width() const { return num_attention_heads * head_dim; }
   std::int64_t key_value_width() const { return num_key_value_heads * head_dim; }

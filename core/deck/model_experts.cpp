@@ -60,6 +60,7 @@ void read_experts(Deck& deck, const ModelConfig& base, ModelConfig& c) {
   c.router_z_loss_coef = deck.number("model.router_z_loss_coef", base.router_z_loss_coef, not_negative);
   c.router_score = score_of(deck.choice("model.router_score", score_name(base.router_score), {by_softmax, by_sigmoid}));
   c.router_bias_rate = deck.number("model.router_bias_rate", base.router_bias_rate, not_negative);
+  c.router_bias_until = deck.integer("model.router_bias_until", 0, not_negative);
 }
 
 std::vector<ModelDefect> expert_defects(const ModelConfig& c) {
@@ -75,6 +76,8 @@ std::vector<ModelDefect> expert_defects(const ModelConfig& c) {
   constexpr const char* of_softmax = "is made of probabilities that sum to 1, which router_score = \"sigmoid\" has not";
   demand(!sigmoid || c.router_aux_loss_coef == 0, "router_aux_loss_coef", of_softmax, "0");
   demand(!sigmoid || c.router_z_loss_coef == 0, "router_z_loss_coef", of_softmax, "0");
+  demand(c.router_bias_until == 0 || c.router_bias_rate > 0, "router_bias_until",
+         "there are no biases to leave as they are: model.router_bias_rate = 0", "0, or model.router_bias_rate > 0");
   if (c.family == Family::mixtral) {
     demand(!sigmoid, "router_score", "family mixtral chooses by probabilities", "softmax, or family qwen3_moe");
     demand(c.router_bias_rate == 0, "router_bias_rate", "family mixtral has no biases of the choice",
@@ -105,6 +108,7 @@ void add_experts(std::vector<std::pair<std::string, std::string>>& keys, const M
   add("router_z_loss_coef", c.router_z_loss_coef);
   add("router_score", score_name(c.router_score));
   add("router_bias_rate", c.router_bias_rate);
+  add("router_bias_until", c.router_bias_until);
 }
 
 namespace {

@@ -13,9 +13,9 @@ namespace sestina {
 class HfReader;
 
 inline constexpr std::array expert_keys{
-    "num_experts",     "num_experts_per_tok",  "moe_intermediate_size", "shared_expert_intermediate_size",
-    "norm_topk_prob",  "router_aux_loss_coef", "router_z_loss_coef",    "router_score",
-    "router_bias_rate"};
+    "num_experts",      "num_experts_per_tok",  "moe_intermediate_size", "shared_expert_intermediate_size",
+    "norm_topk_prob",   "router_aux_loss_coef", "router_z_loss_coef",    "router_score",
+    "router_bias_rate", "router_bias_until"};
 
 // Returns whether every layer of the family is a mixture.
 bool is_mixture(Family);

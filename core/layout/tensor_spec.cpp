@@ -143,6 +143,7 @@ void expert_specs(Writer& out, const ModelConfig& c, const std::string& at) {
     TensorSpec& bias = out.vector(at + names.router + names.choice_bias, c.num_experts, Initial::zeros);
     bias.trainable = false;
     bias.stored = Stored::sum;
+    bias.may_be_absent = true;  // from a checkpoint without them biases start at zero
   }
   const std::string all = names.shared;
   if (shared > 0) mlp(all + "gate_proj", all + "up_proj", all + "down_proj", shared);

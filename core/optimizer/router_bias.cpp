@@ -1,6 +1,5 @@
 #include "core/optimizer/router_bias.hpp"
 
-#include <algorithm>
 #include <numeric>
 
 #include "kernels/blas/sums.hpp"
@@ -10,7 +9,9 @@ namespace sestina {
 // The weights of a mixture are dense: nothing else of it is frozen.
 template <class Exec, class T>
 RouterBias<Exec, T>::RouterBias(const ModelConfig& config, const Arena<Exec, T>& arena)
-    : experts_(static_cast<std::size_t>(config.num_experts)), rate_(static_cast<Acc<T>>(config.router_bias_rate)) {
+    : experts_(static_cast<std::size_t>(config.num_experts)),
+      rate_(static_cast<Acc<T>>(config.router_bias_rate)),
+      until_(config.router_bias_until) {
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorSpec& spec = arena.specs()[i];
     if (spec.trainable) continue;
@@ -18,37 +19,20 @@ RouterBias<Exec, T>::RouterBias(const ModelConfig& config, const Arena<Exec, T>&
                     config.num_experts);
     bias_.emplace_back(static_cast<Acc<T>*>(arena.frozen(i)), experts_);
   }
-  load_.resize(bias_.size() * experts_);
-  loads_.resize(load_.size());
-  moving_ = decltype(moving_)("sestina::bias_moves", load_.size());
+  moving_ = decltype(moving_)("sestina::bias_moves", bias_.size() * experts_);
   if constexpr (is_host<Exec>)
     move_ = moving_;
   else
-    move_ = decltype(move_)("sestina::bias_moves_host", load_.size());
-}
-
-template <class Exec, class T>
-void RouterBias<Exec, T>::start_step() {
-  std::fill(load_.begin(), load_.end(), 0);
-}
-
-template <class Exec, class T>
-Vector<std::int64_t, Host> RouterBias<Exec, T>::load(std::size_t i) {
-  return Vector<std::int64_t, Host>(load_.data() + i * experts_, experts_);
-}
-
-template <class Exec, class T>
-std::vector<double>& RouterBias<Exec, T>::take() {
-  std::copy(load_.begin(), load_.end(), loads_.begin());
-  return loads_;
+    move_ = decltype(move_)("sestina::bias_moves_host", moving_.size());
 }
 
 // The sign is that of the sum of all loads less experts times the load: whole numbers.
 template <class Exec, class T>
-void RouterBias<Exec, T>::apply(const Exec& exec) const {
+void RouterBias<Exec, T>::apply(const Exec& exec, std::int64_t t, const ExpertLoads& loads) const {
+  if (until_ > 0 && t > until_) return;
   for (std::size_t i = 0; i < bias_.size(); ++i) {
-    const double* const load = loads_.data() + i * experts_;
-    const double sum = std::accumulate(load, load + experts_, 0.0);
+    const std::span<const double> load = loads.of_layer(i);
+    const double sum = std::accumulate(load.begin(), load.end(), 0.0);
     for (std::size_t e = 0; e < experts_; ++e) {
       const double under = sum - static_cast<double>(experts_) * load[e];
       move_(i * experts_ + e) = under > 0 ? rate_ : under < 0 ? -rate_ : Acc<T>(0);

@@ -220,6 +220,10 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
     line.integer("tier_written_bytes", t.tiers->bytes_written);
     line.integer("tier_waits", t.tiers->waits);
   }
+  if (t.load) {
+    line.number("expert_load_max", t.load->over_mean);
+    line.number("expert_load_layer", t.load->layer);
+  }
   if (t.replicas) {
     line.integer("coherence_bytes", t.replicas->bytes);
     line.number("replica_drift", t.replicas->bytes > 0 ? std::optional(t.replicas->drift) : std::nullopt);

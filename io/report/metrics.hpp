@@ -39,6 +39,13 @@ struct TierNumbers {
   std::uint64_t bytes_read = 0, bytes_written = 0, waits = 0;
 };
 
+// The largest load of an expert of the update, over the mean of its layer's experts, and that layer; empty: no load is
+// known.
+struct LoadNumbers {
+  std::optional<double> over_mean = {};
+  std::optional<std::int64_t> layer = {};
+};
+
 // The energy of an update by domain, as far as it is known, and the seconds that processors worked for it (user and
 // system, of all ranks), which stand in its place where there is no energy_j.
 struct EnergyNumbers {
@@ -63,6 +70,7 @@ struct TrainLine {
   std::optional<WorkerNumbers> workers = {};
   std::optional<DriftNumbers> refreshes = {};
   std::optional<TierNumbers> tiers = {};
+  std::optional<LoadNumbers> load = {};
   EnergyNumbers energy = {};
   std::uint64_t step_tokens = 0;  // of this update
 };

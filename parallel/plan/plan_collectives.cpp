@@ -156,11 +156,11 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   const std::int64_t micros = largest_share(input).all;
   if (parallel.dp > 1)
     tally.add("all_reduce", "dp", "loss and norm", 1, f64 * (micros + square_places(stage, input) + 1));
-  if (parallel.dp > 1 && input.model.router_bias_rate > 0)
+  if (parallel.dp > 1 && input.model.has_experts())
     tally.add("all_reduce", "dp", "loads of experts", 1,
               f64 * (stage.layers.end - stage.layers.begin) * input.model.num_experts);
   if (parallel.tp > 1) tally.add("all_gather", "tp", "norm", 1, f64 * (tensors + 1) * parallel.tp);
-  const ReportParts told = told_parts(parallel, input.optimizer);
+  const ReportParts told = told_parts(parallel, input.optimizer, input.model);
   const auto bytes = [report = RankReport(parallel.pp)](const ReportParts& parts) {
     return static_cast<std::int64_t>(count_numbers(report, parts)) * f64;
   };
@@ -180,7 +180,7 @@ void loss_and_norm(Tally& tally, const Plan& plan, const StagePlan& stage) {
   if (told.replicas)
     tally.add("all_gather", "all", "drift of replicas", 1, bytes({.replicas = true}) * parallel.ranks());
   tally.add("all_gather", "all", "times", 1,
-            bytes({.times = true, .scores = told.scores, .tiers = told.tiers}) * parallel.ranks());
+            bytes({.times = true, .scores = told.scores, .tiers = told.tiers, .loads = told.loads}) * parallel.ranks());
 }
 
 // Counts what updates of matrices send: whole matrices to the homes and back, or to all, or sums of products.

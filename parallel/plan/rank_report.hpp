@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/layout/largest_load.hpp"
 #include "parallel/plan/coherence.hpp"
 
 namespace sestina {
@@ -96,6 +97,17 @@ struct ScoreReport {
   void add(const ScoreReport& other) { largest = std::max(largest, other.largest); }
 };
 
+// The largest load of an expert in the update, over the mean of its layer, and that layer (LargestLoad).
+struct LoadReport {
+  double over_mean = 0, layer = -1;
+  LargestLoad largest() const { return {over_mean, static_cast<int>(layer)}; }
+  void add(const LoadReport& other) {
+    LargestLoad both = largest();
+    both.add(other.largest());
+    *this = {both.over_mean, static_cast<double>(both.layer)};
+  }
+};
+
 // State that lies elsewhere between its uses: the bytes that this rank read and wrote for the step, and the times that
 // somebody waited for a block.
 struct TierReport {
@@ -109,7 +121,7 @@ struct TierReport {
 
 // The parts of a report that a message has.
 struct ReportParts {
-  bool sums = false, votes = false, times = false, replicas = false, scores = false, tiers = false;
+  bool sums = false, votes = false, times = false, replicas = false, scores = false, tiers = false, loads = false;
 };
 
 struct RankReport {
@@ -122,6 +134,7 @@ struct RankReport {
   ReplicaReport replicas;
   ScoreReport scores;
   TierReport tiers;
+  LoadReport loads;
 
   void clear() {
     std::fill(stages.begin(), stages.end(), StageUpdate());
@@ -132,6 +145,7 @@ struct RankReport {
     replicas = {};
     scores = {};
     tiers = {};
+    loads = {};
   }
   // Adds another rank's report, but for the sums, which one rank of each stage speaks for.
   void add(const RankReport& other) {
@@ -141,20 +155,23 @@ struct RankReport {
     replicas.add(other.replicas);
     scores.add(other.scores);
     tiers.add(other.tiers);
+    loads.add(other.loads);
   }
 };
 
 // Returns what the trainer has all ranks know of a step. In an asynchronous pipeline no rank waits: all of it travels
 // in one message while later steps are under way. Otherwise votes are polls, and where replicas drift the numbers on
 // that follow in a message of their own.
-inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer) {
+inline ReportParts told_parts(const ParallelOptions& parallel, const OptimizerOptions& optimizer,
+                              const ModelConfig& model) {
   const bool async = parallel.is_async();
   return {.sums = async,
           .votes = async,
           .times = true,
           .replicas = replicas_drift(parallel, optimizer),
           .scores = optimizer.qk_clip > 0,
-          .tiers = optimizer.pages_any(MemorySpace::device)};
+          .tiers = optimizer.pages_any(MemorySpace::device),
+          .loads = model.has_experts()};
 }
 
 // Calls visit(first number, how many) for each piece of these parts, in the order in which the pieces travel.
@@ -178,6 +195,7 @@ void for_numbers(Report& report, const ReportParts& parts, const Visit& visit) {
   if (parts.replicas) piece(report.replicas);
   if (parts.scores) piece(report.scores);
   if (parts.tiers) piece(report.tiers);
+  if (parts.loads) piece(report.loads);
 }
 
 inline std::size_t count_numbers(const RankReport& report, const ReportParts& parts) {

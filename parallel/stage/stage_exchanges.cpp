@@ -268,17 +268,17 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   if (const QkClip<Exec, T>* clip = stage_.qk_clip()) largest_score_ = clip->apply(exec_);
   if (measures(t)) meter_->after(exec_, t, factor);
-  move_router_bias();
+  if (const RouterBias<Exec, T>* bias = stage_.router_bias()) bias->apply(exec_, t, *stage_.expert_loads());
 }
 
 // All data-parallel ranks have other tokens, whichever experts they hold.
 template <class Exec, class T>
-void StageExchanges<Exec, T>::move_router_bias() {
-  RouterBias<Exec, T>* const bias = stage_.router_bias();
-  if (bias == nullptr) return;
-  std::vector<double>& loads = bias->take();
+void StageExchanges<Exec, T>::sum_loads(std::int64_t minibatch) {
+  ExpertLoads* const counted = stage_.expert_loads();
+  if (counted == nullptr) return;
+  std::vector<double>& loads = counted->take(minibatch);
   if (groups_.ranks.grid.dp > 1) groups_.ranks.grid.dp_group->all_reduce(loads.data(), loads.size(), Reduction::sum);
-  bias->apply(exec_);
+  largest_load_ = counted->largest();
 }
 
 template <class Exec, class T>

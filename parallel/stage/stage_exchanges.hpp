@@ -52,7 +52,8 @@ class StageExchanges {
   // is the same on all ranks of the stage.
   std::span<const double> sum(std::span<double> losses, const BatchShare& mine, std::int64_t minibatch);
   void update(std::int64_t t, double factor, double gradient_scale);
-  void follow_weights(std::int64_t t) {  // called after update t, withheld or not
+  void sum_loads(std::int64_t minibatch);  // completes the loads of experts, before the update or in its place
+  void follow_weights(std::int64_t t) {    // called after update t, withheld or not
     if (lookahead_) lookahead_->end(exec_, t);
     if (ema_) ema_->follow(exec_, t);
   }
@@ -80,6 +81,7 @@ class StageExchanges {
 
   StageSeconds take_seconds();
   double largest_score() const { return largest_score_; }
+  LargestLoad largest_load() const { return largest_load_; }
 
   void initialise(double range, std::uint64_t seed) {
     homes_.initialise(range, seed);
@@ -100,7 +102,6 @@ class StageExchanges {
   void sum_over_shards();
   void run_update(std::int64_t t, double factor, double gradient_scale);
   void count_last_update();
-  void move_router_bias();
   void start_coherence(const PlanInput&);
   void start_meter(const PlanInput&);
   // Matrices that are not where they are computed with: the optimizer has them after all others.
@@ -135,6 +136,7 @@ class StageExchanges {
   std::vector<UpdateMeasure> measures_;          // by tensor of the meter; empty: not of the last update
   std::vector<double> sums_, shard_squares_;
   double largest_score_ = -std::numeric_limits<double>::infinity();
+  LargestLoad largest_load_;
   double reduce_seconds_ = 0, update_seconds_ = 0;
   Stopwatch<Exec> watch_;      // times the last update on the device
   double called_seconds_ = 0;  // seconds of its call; 0: the update was waited for

@@ -19,7 +19,9 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
       rotations_every_(rank.input.rotations_every),
       drift_every_(rank.input.parallel.is_async() ? rank.input.metrics_every : 0) {
   QkClip<Exec, T>* const clip = stage_.qk_clip();
-  if (clip && rank.input.parallel.is_async()) clip->keep(place_.ahead / place_.micros + 2);
+  const int minibatches = rank.input.parallel.is_async() ? place_.ahead / place_.micros + 2 : 1;  // in passes
+  if (clip && minibatches > 1) clip->keep(minibatches);
+  if (ExpertLoads* const loads = stage_.expert_loads()) loads->keep(minibatches);
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
   const ProcessGrid& grid = rank.groups.grid;
@@ -232,6 +234,7 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& 
   before_update();
   const bool equal = scales.projections == scales.rest;
   if (!equal) stage_.scale_gradients(scales.projections, scales.rest);
+  exchanges_.sum_loads(updates_);
   exchanges_.update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
   ++made_;
   after_update(t);
@@ -240,6 +243,7 @@ void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& 
 template <class Exec, class T>
 void StageRun<Exec, T>::withhold() {
   before_update();
+  exchanges_.sum_loads(updates_);
   exchanges_.forget_measures();
   stage_.optimizer().withhold(exec_, updates_ + 1);
   after_update(updates_ + 1);

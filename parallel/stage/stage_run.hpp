@@ -64,6 +64,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   std::optional<FirstBad> first_nonfinite() const override { return probe_ ? probe_->found() : std::nullopt; }
   void spoil_next_forward() override;
   double largest_score() const override { return exchanges_.largest_score(); }
+  LargestLoad largest_load() const override { return exchanges_.largest_load(); }
   StageExchangeCount exchange_count() const override { return exchanges_.count(); }
   std::vector<UpdateRecord> update_records() const override;
   std::vector<RotationRecord> rotation_records() const override {

@@ -153,6 +153,8 @@ class PipelineStage : public virtual ForwardStage {
   // The largest attention logit of the last update's passes on all ranks of the stage, where optimizer.qk_clip watches
   // it, else -infinity.
   virtual double largest_score() const = 0;
+  // The largest load of this rank's layers in the last update, made or withheld; none without experts.
+  virtual LargestLoad largest_load() const = 0;
   // Returns a record of each tensor that this rank updates, measured where the last update was one of
   // metrics.updates_every.
   virtual std::vector<UpdateRecord> update_records() const = 0;

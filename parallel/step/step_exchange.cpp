@@ -69,7 +69,7 @@ std::span<const FinishedStep> StepExchange::tell(ReportParts told, std::int64_t 
     step.update = update;
     step.sums = sums;
     step.report.clear();
-    gather({.times = told.times, .scores = told.scores, .tiers = told.tiers}, step);
+    gather({.times = told.times, .scores = told.scores, .tiers = told.tiers, .loads = told.loads}, step);
     gather({.replicas = told.replicas}, step);  // a message of its own
     return {&step, 1};
   }

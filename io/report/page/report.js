@@ -36,6 +36,10 @@ const sections = [
     ["reduce_s", "Reduce", "gradients: waiting", "seconds", "curve", true], ["gather_s", "Gather", "weights: waiting", "seconds", "curve", true],
     ["data_s", "Data", "", "seconds", "curve", true],
   ]],
+  ["Experts", [
+    ["expert_load_max", "Load of an expert", "largest, over the mean of its layer", "", "curve", false],
+    ["expert_load_layer", "Layer of the largest load", "from 0", "count", "plain", true],
+  ]],
   ["Rotations", [
     ["rotation_norm", "Norm of rotations", "largest ‖Q‖ of all blocks", "", "check", true],
     ["rotation_defect", "Defect of rotations", "largest ‖GᵀG − I‖ / √b", "", "check", true],

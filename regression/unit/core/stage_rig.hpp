@@ -43,8 +43,8 @@ struct StageRig {
       clip->apply(exec);
     }
     if (RouterBias<Exec, T>* bias = stage.router_bias()) {
-      bias->take();
-      bias->apply(exec);
+      stage.expert_loads()->take();
+      bias->apply(exec, t, *stage.expert_loads());
     }
   }
   double loss() {

@@ -139,6 +139,7 @@ TEST(ExpertKeys, ChoicesBySigmoidsAndBiasesAreNoneOfTransformers) {
   refused(qwen + sigmoid + "router_aux_loss_coef = 0.1\n", "model.router_aux_loss_coef: is made of probabilities");
   refused(qwen + sigmoid + "router_z_loss_coef = 0.1\n", "model.router_z_loss_coef: is made of probabilities");
   refused(mixtral + sigmoid, "model.router_score: family mixtral chooses by probabilities");
+  refused(qwen + "router_bias_until = 3\n", "model.router_bias_until: there are no biases to leave as they are");
   refused(mixtral + biases, "model.router_bias_rate: family mixtral has no biases of the choice");
 }
 

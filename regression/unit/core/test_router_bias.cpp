@@ -135,10 +135,14 @@ TEST(RouterBias, IsNotInTheGradient) {
 // A stage that trains, with its biases and with loads counted by hand.
 struct BiasRig {
   static constexpr int micros = 2, length = 8, experts = 5;
-  explicit BiasRig(bool recompute = false)
-      : run(biased_mixture(ModelConfig::RouterScore::softmax, true), {1, length, recompute, true, false, micros},
-            &optimizer) {
+  explicit BiasRig(bool recompute = false, std::int64_t until = 0)
+      : run(mixture(until), {1, length, recompute, true, false, micros}, &optimizer) {
     run.stage.initialise(3);
+  }
+  static ModelConfig mixture(std::int64_t until) {
+    ModelConfig c = biased_mixture(ModelConfig::RouterScore::softmax, true);
+    c.router_bias_until = until;
+    return c;
   }
   // Runs a micro-batch, whose tokens differ from those of others.
   void pass(int number, int micro) {
@@ -155,7 +159,7 @@ struct BiasRig {
   std::vector<std::int64_t> loads() {
     std::vector<std::int64_t> all;
     for (std::size_t l = 0; l < 2; ++l) {
-      const Vector<std::int64_t, Host> load = run.stage.router_bias()->load(l);
+      const Vector<std::int64_t, Host> load = run.stage.expert_loads()->load(l);
       all.insert(all.end(), load.data(), load.data() + experts);
     }
     return all;
@@ -195,13 +199,28 @@ TEST(RouterBias, MovesAgainstTheLoadsOfAllMicroBatches) {
 
 TEST(RouterBias, StaysWhereLoadsAreEqual) {
   BiasRig rig;
-  RouterBias<Host, float>& bias = *rig.run.stage.router_bias();
-  bias.start_step();
-  for (int e = 0; e < BiasRig::experts; ++e) bias.load(0)(e) = 3;
-  for (int e = 0; e < BiasRig::experts; ++e) bias.load(1)(e) = e;  // the mean is 2
-  bias.take();
-  bias.apply(Host());
+  ExpertLoads& loads = *rig.run.stage.expert_loads();
+  loads.start_step();
+  for (int e = 0; e < BiasRig::experts; ++e) loads.load(0)(e) = 3;
+  for (int e = 0; e < BiasRig::experts; ++e) loads.load(1)(e) = e;  // the mean is 2
+  loads.take();
+  rig.run.stage.router_bias()->apply(Host(), 1, loads);
   EXPECT_EQ(rig.biases(), (std::vector<float>{0, 0, 0, 0, 0, 0.05f, 0.05f, 0, -0.05f, -0.05f}));
+}
+
+// Later updates go on counting loads.
+TEST(RouterBias, StaysAfterTheLastUpdateThatMovesIt) {
+  BiasRig frozen(false, 2), free;
+  for (int t = 1; t <= 4; ++t) {
+    const std::vector<float> before = frozen.biases();
+    for (BiasRig* rig : {&frozen, &free}) {
+      for (int micro = 0; micro < BiasRig::micros; ++micro) rig->pass(BiasRig::micros * t + micro, micro);
+      rig->run.update(t, 1.0, 1.0);
+    }
+    EXPECT_EQ(frozen.biases() == free.biases(), t <= 2) << t;
+    EXPECT_EQ(frozen.biases() == before, t > 2) << t;
+    EXPECT_EQ(frozen.run.stage.expert_loads()->largest().over_mean > 1, true) << t;
+  }
 }
 
 // Evaluations, updates that are not made and blocks that are computed again count for nothing.

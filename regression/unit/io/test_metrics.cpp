@@ -130,6 +130,23 @@ TEST(Metrics, WhatDriftStartsIsSaidWhereItStartsRefreshes) {
   EXPECT_FALSE(lines[2].contains("refreshed_sides"));
 }
 
+TEST(Metrics, TheLargestLoadIsSaidWhereThereAreExperts) {
+  const TemporaryFolder folder;
+  Metrics metrics(folder.path(), false);
+  TrainLine t = line_at(1);
+  t.load = LoadNumbers{1.375, 2};
+  metrics.train(t);
+  t.load = LoadNumbers{};
+  metrics.train(t);
+  metrics.train(line_at(3));
+  const auto lines = lines_of(folder);
+  EXPECT_EQ(lines[0]["expert_load_max"], 1.375);
+  EXPECT_EQ(lines[0]["expert_load_layer"], 2);
+  EXPECT_TRUE(lines[1]["expert_load_max"].is_null());
+  EXPECT_TRUE(lines[1]["expert_load_layer"].is_null());
+  EXPECT_FALSE(lines[2].contains("expert_load_max"));
+}
+
 TEST(Metrics, WhatMovesBetweenTiersIsSaidWhereThereAreSome) {
   const TemporaryFolder folder;
   Metrics metrics(folder.path(), false);

@@ -101,13 +101,50 @@ TYPED_TEST(RouterBiases, CountEachTokenOfAnUpdateOnce) {
       SampleBatches others(run.options, executor.share(), 50 + t);
       executor.loss(others.next());
       for (std::size_t l = 0; l < 4; ++l) {
-        const auto load = executor.stage(0).router_bias()->load(l);
+        const auto load = executor.stage(0).expert_loads()->load(l);
         EXPECT_EQ(std::accumulate(load.data(), load.data() + load.size(), std::int64_t{0}), 2 * tokens) << recompute;
       }
     }
     executor.finish_steps();
     executor.finish_gather();
   }
+}
+
+// Of routers with a loss as well: the largest load of all ranks' tokens is that of one rank, on every layout.
+TYPED_TEST(RouterBiases, LargestLoadsAreThoseOfOneRank) {
+  TrainingCase run = biased_case("adamw");
+  run.options.model.router_aux_loss_coef = 0.01;
+  run.options.model.router_bias_rate = 0;
+  const auto largest = [&run](Communicator& ranks) {
+    TypedExecutor<TypeParam, float> executor(TypeParam(), make_plan({run.options, ranks.size()}), ranks);
+    executor.initialise(5);
+    SampleBatches batches(run.options, executor.share(), 0);
+    take_step(executor, 1, batches);
+    LargestLoad mine;
+    for (std::size_t i = 0; i < executor.stage_count(); ++i) mine.add(executor.run(i).largest_load());
+    executor.finish_steps();
+    executor.finish_gather();
+    std::vector<LargestLoad> all(static_cast<std::size_t>(ranks.size()));
+    ranks.all_gather(&mine, sizeof mine, all.data());
+    for (const LargestLoad& load : all) mine.add(load);
+    return mine;
+  };
+  const TrainingCase plain = run;
+  run = alone(plain);
+  const LargestLoad one = largest(*make_lone_communicator());
+  EXPECT_GT(one.over_mean, 1);
+  const auto expect_one = [&](const char* layout) {
+    const LargestLoad found = largest(world());
+    EXPECT_EQ(found.over_mean, one.over_mean) << layout;
+    EXPECT_EQ(found.layer, one.layer) << layout;
+  };
+  run = plain;
+  run.options.parallel.dp = world().size();
+  expect_one("dp");
+  run.options.parallel.ep = world().size();
+  expect_one("ep");
+  run = in_stages(plain, Kind::one_f_one_b);
+  expect_one("pp");
 }
 
 // Passes alone, as those of an update that is withheld, move no bias.

@@ -66,6 +66,7 @@ class NotedStage final : public PipelineStage {
   CoherenceCount take_coherence() override { return {}; }
   StageExchangeCount exchange_count() const override { return {1, 2, 3, 4}; }
   double largest_score() const override { return 0; }
+  LargestLoad largest_load() const override { return {}; }
   void look_for_nonfinite(bool) override {}
   std::optional<FirstBad> first_nonfinite() const override { return std::nullopt; }
   void spoil_next_forward() override {}

@@ -36,7 +36,7 @@ TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
   EXPECT_EQ(count_numbers(RankReport(), {.times = true}), 20u);
 
   const Options later = told_in_stages(ParallelOptions::Schedule::async_1f1b);
-  const ReportParts told = told_parts(later.parallel, later.optimizer);
+  const ReportParts told = told_parts(later.parallel, later.optimizer, later.model);
   EXPECT_EQ(count_numbers(RankReport(4), told), 4u * 5 + 2 + 3 + 20 + 4 * 3);
   EXPECT_EQ(planned_bytes(later, "numbers of a step"),
             8 * 8 * static_cast<std::int64_t>(count_numbers(RankReport(4), told)));
@@ -59,6 +59,27 @@ TEST(RankReport, TellsOfTiersWhereThereAreSome) {
   }
   EXPECT_EQ(come.tiers.bytes_read, 2);
   EXPECT_EQ(come.tiers.waits, 6);
+}
+
+// Two numbers more with experts: the largest load of all ranks, of equal ones that of the first layer.
+TEST(RankReport, TellsOfLoadsWhereThereAreExperts) {
+  Options experts = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
+  experts.model.family = Family::qwen3_moe;
+  experts.model.num_experts = 4;
+  experts.model.num_experts_per_tok = 2;
+  experts.model.moe_intermediate_size = 16;
+  EXPECT_EQ(planned_bytes(experts, "times"), 8 * (20 + 4 * 3 + 2) * 8);
+  RankReport come;
+  for (const LoadReport& load : {LoadReport{1.25, 0}, LoadReport{}, LoadReport{1.5, 5}, LoadReport{1.5, 2}}) {
+    RankReport sent, of_rank;
+    sent.loads = load;
+    std::vector<double> numbers(count_numbers(sent, {.loads = true}));
+    write_numbers(sent, {.loads = true}, numbers.data());
+    read_numbers(of_rank, {.loads = true}, numbers.data());
+    come.add(of_rank);
+  }
+  EXPECT_EQ(come.loads.largest().over_mean, 1.5);
+  EXPECT_EQ(come.loads.largest().layer, 2);
 }
 
 TEST(RankReport, IsReadAsItWasWritten) {

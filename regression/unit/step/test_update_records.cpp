@@ -152,6 +152,7 @@ class ForgetfulStage final : public PipelineStage {
   CoherenceCount take_coherence() override { return stage_->take_coherence(); }
   StageExchangeCount exchange_count() const override { return stage_->exchange_count(); }
   double largest_score() const override { return stage_->largest_score(); }
+  LargestLoad largest_load() const override { return stage_->largest_load(); }
   void look_for_nonfinite(bool on) override { stage_->look_for_nonfinite(on); }
   std::optional<FirstBad> first_nonfinite() const override { return stage_->first_nonfinite(); }
   void spoil_next_forward() override { stage_->spoil_next_forward(); }
