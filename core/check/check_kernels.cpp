@@ -1,4 +1,5 @@
-#include "core/check/check_kernels.hpp"
+// All checks of a deck, in their order, and what is said of those that do not hold.
+#include <fmt/format.h>
 
 #include "core/check/checker.hpp"
 
@@ -30,5 +31,17 @@ std::vector<KernelCheck> check_kernels(const Exec& exec, const Options& options,
 #define SESTINA_CHECK_KERNELS(Exec, T) \
   template std::vector<KernelCheck> check_kernels<Exec, T>(const Exec&, const Options&, int);
 SESTINA_INSTANTIATE_COMPUTE(SESTINA_CHECK_KERNELS)
+
+std::vector<std::string> wrong_kernels(const std::vector<KernelCheck>& checks) {
+  std::vector<std::string> lines;
+  for (const KernelCheck& check : checks) {
+    if (check.error > check.bound)
+      lines.push_back(fmt::format("{} ({}): {} differs from its plain reference by {:.2g}, allowed {:.2g}",
+                                  check.kernel, check.shape, check.output, check.error, check.bound));
+    if (!check.repeats)
+      lines.push_back(fmt::format("{} ({}): two calls with the same input gave other bits", check.kernel, check.shape));
+  }
+  return lines;
+}
 
 }  // namespace sestina

@@ -1,4 +1,7 @@
-// What the checks of kernels share: buffers with their copies on the host, and the trial of one kernel.
+// The kernels of a step compared, on the space where they run, with what their formulas say: each vendor library and
+// each kernel of our own, on the shapes of the deck's model, once more with the same input for the same bits, and
+// timed. The references are plain loops on the host, in double. Here is what the checks share: buffers with their
+// copies on the host, and the trial of one kernel.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -223,5 +226,10 @@ template <class Exec, class T>
 void check_solvers(const CheckContext<Exec>&);
 template <class Exec, class T>
 void check_copies(const CheckContext<Exec>&);
+
+// Does all of them, with micro-batches of so many sequences. Memory: some copies of the largest matrix. Throws nothing
+// because a kernel is wrong.
+template <class Exec, class T>
+std::vector<KernelCheck> check_kernels(const Exec&, const Options&, int micro_batch);
 
 }  // namespace sestina

@@ -1,4 +1,4 @@
-// What a comparison of a kernel with its plain reference has found (check_kernels.hpp). No Kokkos.
+// What a comparison of a kernel with its plain reference has found (checker.hpp). No Kokkos.
 #pragma once
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "core/check/check_kernels.hpp"
 #include "core/check/checker.hpp"
 #include "core/dispatch.hpp"
 #include "core/stage_values.hpp"

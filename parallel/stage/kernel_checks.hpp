@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-// Returns the checks of core/check/check_kernels.hpp in the deck's space and type.
+// Returns the checks of core/check/checker.hpp in the deck's space and type.
 std::vector<KernelCheck> check_kernels(const Options&);
 
 // Sends, gathers and sums whole numbers in the memory of the deck's space among all ranks of the world, and returns

@@ -1,7 +1,6 @@
 // The checks of kernels find what is wrong, and hold on this machine for every family and both types.
 #include <gtest/gtest.h>
 
-#include "core/check/check_kernels.hpp"
 #include "core/check/checker.hpp"
 #include "core/deck/deck.hpp"
 #include "core/dispatch.hpp"
