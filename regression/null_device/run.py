@@ -5,6 +5,7 @@
   run.py ... decks GROUP         decks of GROUP in each precision and mode: no problem, no leak
   run.py ... ranks N             N ranks, through the host and with a device each: messages in one order
   run.py ... resume | memory     a stop and its continuation; a device that is too small
+  run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
   run.py ... budget NAME         the costs of a step against budgets.toml
   run.py ... report FILE         the same for all of them, as a table for regression/reports
@@ -58,7 +59,7 @@ OPTIONS = {  # next to the modes, once each
 ALWAYS = {"tiny_pipeline": ["parallel.pp=2"], "tiny_poet_x": ["model.linear.block_size=16"]}
 SMALL = ["model.hidden_size=64", "model.intermediate_size=176", "model.num_hidden_layers=2", "data.sequence_length=64",
          "metrics.eval_every=0", "checkpoint.every=0", "schedule.steps=40", "schedule.warmup_steps=4",
-         "run.on_nonfinite=skip"]
+         "run.on_nonfinite=skip", "run.check=off"]
 
 
 class Failure(Exception):
@@ -73,20 +74,24 @@ class Device:
 
     def train(self, deck, *options, ranks=1, devices=1, allowed=(DONE, DIVERGED), fill=0, run=None, **more):
         """Reports of all ranks: a dictionary (kind, name) -> (calls, bytes)."""
+        text = ROOT / "regression/data/harbour.txt"
+        command = ["train", "-i", ROOT / f"inputs/{deck}.toml", "-d", run or self.work / f"run{self.runs + 1}",
+                   f'data.source=[{{format = "text", path = "{text}"}}]', *SMALL, *options]
+        what = f"{deck} {' '.join(options)}, {ranks} ranks, {devices} devices, fill {fill}"
+        return self.call(what, command, ranks, devices, allowed, fill, **more)
+
+    def call(self, what, command, ranks=1, devices=1, allowed=(DONE,), fill=0, **more):
         self.runs += 1
-        report, run = self.work / f"report{self.runs}", run or self.work / f"run{self.runs}"
+        report, command = self.work / f"report{self.runs}", [self.program, *command]
         surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
                         "KOKKOS_TOOLS_LIBS": f"{self.folder}/libnull_device.so", "NULL_DEVICE_REPORT": str(report),
                         "NULL_DEVICE_MESSAGES": f"{report}.messages", "NULL_DEVICE_FILL": str(fill), "NULL_DEVICE_COUNT": str(devices), "OMPI_ALLOW_RUN_AS_ROOT": "1",
                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                        "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", **more}
-        text = ROOT / "regression/data/harbour.txt"
-        command = [self.program, "train", "-i", ROOT / f"inputs/{deck}.toml", "-d", run,
-                   f'data.source=[{{format = "text", path = "{text}"}}]', *SMALL, *options]
+                        "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
+                        "XDG_CACHE_HOME": str(self.work / "cache"), **more}
         if ranks > 1:
             command = [os.environ.get("MPIEXEC", "mpiexec"), "-n", str(ranks), *command]
         done = subprocess.run([str(word) for word in command], env=surroundings, capture_output=True, text=True, timeout=240)
-        what = f"{deck} {' '.join(options)}, {ranks} ranks, {devices} devices, fill {fill}"
         if done.returncode not in allowed:
             raise Failure(f"{what}: exit {done.returncode}, allowed {allowed}\n{done.stderr[-2000:]}")
         counts = {}
@@ -165,6 +170,19 @@ def memory(device):
             raise Failure(f"{size} bytes: the message does not speak of memory:\n{done.stderr[-2000:]}")
 
 
+def check(device):
+    """All kernels run, of each family and type, and nothing is judged; a start does so once for a device and a build."""
+    for deck in ("tiny_llama", "tiny_gpt", "tiny_moe"):
+        for precision in ("fp32", "bf16"):
+            _, done = device.call(f"check of {deck} in {precision}", ["check", "-i", ROOT / f"inputs/{deck}.toml", "data.source=[]", f"train.precision={precision}"], fill=63)
+            if "this device computes nothing" not in done.stdout or "attention: backward" not in done.stdout or "WRONG" in done.stdout:
+                raise Failure(f"{deck} in {precision}: not the table of a device that computes nothing:\n{done.stdout}")
+    for checked in (True, False):
+        _, done = device.train("tiny_llama", "run.steps=2", "run.check=first")
+        if ("of which nothing was computed" in done.stdout + done.stderr) != checked:
+            raise Failure(f"a start that should {'' if checked else 'not '}check its kernels:\n{done.stdout}{done.stderr}")
+
+
 def cost(device, budget):
     """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
     zeros starts no method with bases."""
@@ -213,7 +231,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "lambdas", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -231,7 +249,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory}[given.what](device)
+                {"resume": resume, "memory": memory, "check": check}[given.what](device)
         except Failure as failure:
             sys.exit(str(failure))
 
