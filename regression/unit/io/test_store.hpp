@@ -46,6 +46,9 @@ inline std::string noise_text(std::size_t n, unsigned seed = 1) {
   return bytes;
 }
 
+// Returns whether a process may forbid itself calls here; under an emulator of processors it may not.
+inline bool can_forbid() { return ::prctl(PR_GET_SECCOMP) >= 0; }
+
 // Lets the system refuse a call to this process for good, as a container's seccomp profile does, where
 // (argument & mask) != 0; mask 0: always. Exits with 77 where that cannot be had.
 inline void forbid(long call, int error, unsigned argument = 0, std::uint32_t mask = 0) {
