@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "core/layout/largest_load.hpp"
 #include "core/layout/plan.hpp"
 
 namespace sestina {

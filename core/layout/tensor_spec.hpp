@@ -103,6 +103,16 @@ struct LayerRange {
   int begin = 0, end = 0;
 };  // layers of one pipeline stage
 
+// The largest load of an expert, over the mean load of its layer's experts, and that layer, of equal ones the first.
+struct LargestLoad {
+  double over_mean = 0;
+  int layer = -1;  // -1: no load is known
+  void add(const LargestLoad& other) {
+    if (other.layer < 0 || over_mean > other.over_mean) return;
+    if (layer < 0 || other.over_mean > over_mean || other.layer < layer) *this = other;
+  }
+};
+
 // Returns the specs of the layers in range (embedding with layer 0; final norm and head with the last), in layer order:
 // q, k, v adjacent, gate, up adjacent; weights of linear layers in the form of the model's options. gpt uses the same
 // names plus LayerNorm biases, biases of all its products where attention_bias, and model.embed_positions.weight when

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "core/layout/largest_load.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "kernels/blas/host_values.hpp"
 

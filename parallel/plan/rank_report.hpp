@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/layout/largest_load.hpp"
+#include "core/layout/tensor_spec.hpp"
 #include "parallel/plan/coherence.hpp"
 
 namespace sestina {
