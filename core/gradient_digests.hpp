@@ -19,6 +19,7 @@ class GradientDigests {
   // The tensors that have gradients, in the order of the digests.
   std::size_t size() const { return tensors_.size(); }
   std::vector<std::string> names() const;
+  int block(std::size_t i) const { return tensors_[i].block; }
 
   // Says what to do in the next passes: to take digests in micro-batch `digests` (none: nowhere), and to flip bits of
   // tensor number flip.tensor modulo size() in micro-batch flip.micro.

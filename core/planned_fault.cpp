@@ -9,7 +9,7 @@
 namespace sestina {
 namespace {
 
-constexpr std::string_view flipped[] = {"gradient", "weight", "moment", "basis", "message", "checkpoint"};
+constexpr std::string_view flipped[] = {"gradient", "activation", "weight", "moment", "basis", "message", "checkpoint"};
 
 std::vector<std::string_view> fault_words(std::string_view text) {
   std::vector<std::string_view> words;
@@ -24,7 +24,7 @@ std::vector<std::string_view> fault_words(std::string_view text) {
 [[noreturn]] void fail_fault(std::string_view text) {
   fail(ExitCode::usage,
        "SESTINA_FAULT: got {}, allowed flip:WHAT:step=N or flip:WHAT:from=N (WHAT: {}), nan:activation:step=N, each "
-       "with :rank=R, a flip with :bits=1 to 32 and :place=P, that of a gradient with :micro=M",
+       "with :rank=R, a flip with :bits=1 to 32 and :place=P, that of a gradient or an activation with :micro=M",
        text, fmt::join(flipped, ", "));
 }
 
@@ -59,7 +59,7 @@ std::optional<PlannedFault> parse_fault(std::string_view text) {
       fault.bits = value;
     } else if (key == "place" && is_flip) {
       fault.place = static_cast<std::uint64_t>(value);
-    } else if (key == "micro" && is_flip && fault.what == "gradient") {
+    } else if (key == "micro" && is_flip && (fault.what == "gradient" || fault.what == "activation")) {
       fault.micro = value;
     } else {
       fail_fault(text);

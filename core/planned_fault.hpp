@@ -7,14 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace sestina {
+#include "core/model/first_bad.hpp"
 
-// One flip: which tensor it meets, as the one who flips counts them, where in it, how many bits of one word, and in a
-// gradient that of which micro-batch of the rank.
-struct BitFlip {
-  std::uint64_t tensor = 0, place = 0;
-  int bits = 1, micro = 0;
-};
+namespace sestina {
 
 struct PlannedFault {
   enum class Kind { flip, nan };
@@ -25,7 +20,8 @@ struct PlannedFault {
   int rank = 0;             // the rank that it happens on
   int bits = 1;             // flips so many bits of one word
   std::uint64_t place = 0;  // chooses tensor, word and bits together with the update
-  // Of a gradient: the micro-batch of the rank; none: the one that an audit of the update looks at, else the first.
+  // Of a gradient or an activation: the micro-batch of the rank; none: the one that an audit of the update looks at,
+  // else the first.
   std::optional<int> micro = {};
   bool persists() const { return last == std::numeric_limits<std::int64_t>::max(); }
   bool is_due(std::string_view place, std::int64_t update, int on_rank) const {
@@ -35,8 +31,8 @@ struct PlannedFault {
 
 // Reads "flip:WHAT:step=N", "flip:WHAT:from=N" (in every update from N on) or "nan:activation:step=N", each with
 // ":rank=R" (0 unless given) and a flip with ":bits=B" and ":place=P" (any number, 0 unless given) after it. WHAT is
-// gradient, weight, moment, basis, message or checkpoint; of a gradient ":micro=M" as well. An empty text plans
-// nothing. Throws Error(usage) that says what was got and what is allowed.
+// gradient, activation, weight, moment, basis, message or checkpoint; of the first two ":micro=M" as well. An empty
+// text plans nothing. Throws Error(usage) that says what was got and what is allowed.
 std::optional<PlannedFault> parse_fault(std::string_view text);
 
 }  // namespace sestina

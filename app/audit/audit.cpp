@@ -45,6 +45,7 @@ Audit::Audit(Executor& executor, BitAudit& bits, PlannedFlips& flips, const Samp
       world_(world),
       replicas_(executor, bits, *executor.grid().dp_group),
       shards_(executor, bits, *executor.grid().tp_group),
+      results_(*executor.grid().dp_group),
       every_(options.run.audit_every) {
   require_one_instruction_set(world);
   const auto rows = static_cast<std::size_t>(executor.share().micro_batch),
@@ -64,12 +65,16 @@ int Audit::audited_micro(std::int64_t t, const BatchShare& share) const {
   return static_cast<int>((t / every_ - 1) % std::max(1, share.count));
 }
 
+// Returns the first sample of a replica's micro-batch that the audit looks at.
+std::uint64_t Audit::first_sample(const BatchShare& share) const {
+  const int number = share.number(audited_micro(t_, share));
+  return sample_ + static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(number);
+}
+
 BatchView Audit::read_audited(int replica) {
   const BatchShare share = batch_share(executor_.plan().input, replica);
   const auto length = static_cast<std::size_t>(options_.data.sequence_length);
-  const int number = share.number(audited_micro(t_, share));
-  const std::uint64_t first =
-      sample_ + static_cast<std::uint64_t>(share.micro_batch) * static_cast<std::uint64_t>(number);
+  const std::uint64_t first = first_sample(share);
   try {
     for (std::size_t row = 0; row < static_cast<std::size_t>(share.micro_batch); ++row)
       training_.read(first + row, batch_.tokens.data() + row * (length + 1), batch_.first_key.data() + row * length);
@@ -81,49 +86,47 @@ BatchView Audit::read_audited(int replica) {
   return {batch_.tokens.data(), options_.data.mask_documents ? batch_.first_key.data() : nullptr};
 }
 
-Audit::Digests Audit::compute(int replica) {
-  bits_.begin_passes(0, flips_.in_gradient(t_, true));
+Digests Audit::compute(int replica) {
+  bits_.begin_passes(0, flips_.in_pass(t_, true));
   bits_.compute_again(read_audited(replica), executor_.gradient_scale());
   const std::span<const std::uint64_t> digests = bits_.gradients();
   return {digests.begin(), digests.end()};
 }
 
-// Adds what all replicas computed: mine has, for each distance, the digests of the replica so far after this one.
-void Audit::add_results(const std::vector<int>& distances, const Digests& mine) {
-  Communicator& group = *executor_.grid().dp_group;
-  const auto dp = static_cast<std::size_t>(group.size()), n = bits_.tensors().size();
-  Digests all(mine.size() * dp);
-  group.all_gather(mine.data(), mine.size() * sizeof(std::uint64_t), all.data());
-  for (std::size_t rank = 0; rank < dp; ++rank)
-    for (std::size_t d = 0; d < distances.size(); ++d) {
-      auto& of_replica = results_[(rank + static_cast<std::size_t>(distances[d])) % dp];
-      for (std::size_t i = 0; i < n; ++i)
-        of_replica[i].push_back({static_cast<int>(rank), all[rank * mine.size() + d * n + i]});
+// Computes the micro-batches of this rank and of the next ones twice more, with a look between the layers.
+Audit::Replays Audit::replay() {
+  const int dp = executor_.grid().dp, me = executor_.grid().dp_rank;
+  const std::vector<int> distances = dp == 1 ? std::vector{0} : dp == 2 ? std::vector{0, 1} : std::vector{0, 1, 2};
+  Replays replays{ReplicaResults(*executor_.grid().dp_group), {}};
+  for (int time = 0; time < repetitions; ++time) {
+    Digests gradients, between;
+    for (const int distance : distances) {
+      bits_.begin_passes(0, flips_.in_pass(t_, true));
+      replays.digests = bits_.replay(read_audited((me + distance) % dp), executor_.gradient_scale());
+      const std::span<const std::uint64_t> of_weights = bits_.gradients();
+      gradients.insert(gradients.end(), of_weights.begin(), of_weights.end());
+      for (const PassDigest& one : replays.digests)
+        between.insert(between.end(), one.digests.begin(), one.digests.end());
     }
-}
-
-bool Audit::results_differ() const {
-  for (const auto& of_replica : results_)
-    for (const std::vector<Computed>& of_tensor : of_replica)
-      if (judge(of_tensor).kind != Kind::equal) return true;
-  return false;
+    results_.add(distances, gradients);
+    replays.results.add(distances, between);
+  }
+  return replays;
 }
 
 Audit::Finding Audit::compare(bool lost) {
-  const std::size_t n = bits_.tensors().size();
-  const int dp = executor_.grid().dp;
-  results_.assign(static_cast<std::size_t>(dp), std::vector<std::vector<Computed>>(n));
+  results_ = ReplicaResults(*executor_.grid().dp_group);
   const std::span<const std::uint64_t> own = bits_.gradients();
   Digests mine = theirs_;
   mine.insert(mine.end(), own.begin(), own.end());
-  add_results({1, 0}, mine);
+  results_.add({1, 0}, mine);
   const auto of_replicas = replicas_.compare(), of_shards = shards_.compare();
-  double found[] = {of_replicas || of_shards ? 1.0 : 0.0, results_differ() ? 1.0 : 0.0, lost ? 1.0 : 0.0};
+  double found[] = {of_replicas || of_shards ? 1.0 : 0.0, results_.differ() ? 1.0 : 0.0, lost ? 1.0 : 0.0};
   world_.all_reduce(found, std::size(found), Reduction::max);
   if (found[2] > 0 || found[0] + found[1] == 0) return {};
   const std::vector<std::string> where = world_.all_gather(own_place());
   if (found[0] == 0) return tell(judge_gradients(where));
-  Finding finding{Kind::persistent, true, ""};
+  Finding finding{Kind::persistent, true, "", {}};
   const ProcessGrid& grid = executor_.grid();
   if (of_replicas && grid.dp_rank == 0) finding.what = describe(*of_replicas, grid.tp, where);
   if (of_shards && grid.tp_rank == 0)
@@ -131,53 +134,67 @@ Audit::Finding Audit::compare(bool lost) {
   return tell(finding);
 }
 
-// Computes the micro-batches of this rank and of the next ones twice more, and judges the gradients.
+// Judges the gradients, with what the passes say that compute them again.
 Audit::Finding Audit::judge_gradients(const std::vector<std::string>& where) {
-  const int dp = executor_.grid().dp, me = executor_.grid().dp_rank;
-  const std::vector<int> distances = dp == 1 ? std::vector{0} : dp == 2 ? std::vector{0, 1} : std::vector{0, 1, 2};
-  for (int time = 0; time < repetitions; ++time) {
-    Digests mine;
-    for (const int distance : distances) {
-      const Digests one = compute((me + distance) % dp);
-      mine.insert(mine.end(), one.begin(), one.end());
-    }
-    add_results(distances, mine);
-  }
+  const Replays replays = replay();
   Finding finding;
-  for (int replica = 0; replica < dp; ++replica) {
-    AuditVerdict worst;
-    std::size_t first = 0;
-    int count = 0;
-    for (std::size_t i = bits_.tensors().size(); i-- > 0;) {  // in the order of the backward pass
-      const AuditVerdict verdict = judge(results_[static_cast<std::size_t>(replica)][i]);
-      if (verdict.kind == Kind::equal) continue;
-      ++count;
-      if (verdict.kind > worst.kind) {
-        worst = verdict;
-        first = i;
-      }
-    }
-    finding.kind = std::max(finding.kind, worst.kind);
-    if (worst.kind == Kind::equal || me != 0) continue;
-    finding.what +=
-        fmt::format("{}gradients of {}{} in micro-batch {} of replica {} {} {}", finding.what.empty() ? "" : "; ",
-                    bits_.tensors()[first], and_more(count, "tensor"),
-                    audited_micro(t_, batch_share(executor_.plan().input, replica)), replica,
-                    worst.kind == Kind::transient    ? "were wrong for once (transient) on"
-                    : worst.kind == Kind::persistent ? "are wrong again when computed again (persistent) on"
-                                                     : "come out the same again, but differently (undecided), on",
-                    name_ranks(worst.ranks, executor_.grid().tp, where));
-  }
+  for (int replica = 0; replica < executor_.grid().dp; ++replica) judge_replica(replica, replays, where, finding);
   return finding;
+}
+
+void Audit::judge_replica(int replica, const Replays& replays, const std::vector<std::string>& where,
+                          Finding& finding) {
+  AuditVerdict worst;
+  std::size_t first = 0;
+  int count = 0;
+  for (std::size_t i = bits_.tensors().size(); i-- > 0;) {  // in the order of the backward pass
+    const AuditVerdict verdict = results_.verdict(static_cast<std::size_t>(replica), i);
+    if (verdict.kind == Kind::equal) continue;
+    ++count;
+    if (verdict.kind > worst.kind) {
+      worst = verdict;
+      first = i;
+    }
+  }
+  finding.kind = std::max(finding.kind, worst.kind);
+  if (worst.kind == Kind::equal || executor_.grid().dp_rank != 0) return;
+  keep_first(finding.began, difference_of(replica, replays, first, worst.ranks));
+  finding.what +=
+      fmt::format("{}gradients of {}{} in micro-batch {} of replica {} {} {}", finding.what.empty() ? "" : "; ",
+                  bits_.tensors()[first], and_more(count, "tensor"),
+                  audited_micro(t_, batch_share(executor_.plan().input, replica)), replica,
+                  worst.kind == Kind::transient    ? "were wrong for once (transient) on"
+                  : worst.kind == Kind::persistent ? "are wrong again when computed again (persistent) on"
+                                                   : "come out the same again, but differently (undecided), on",
+                  name_ranks(worst.ranks, executor_.grid().tp, where));
+}
+
+// Returns where the passes that were computed again first differ; where they agree, the place of this tensor's
+// gradient, which was wrong before.
+FirstDifference Audit::difference_of(int replica, const Replays& replays, std::size_t tensor,
+                                     const std::vector<int>& wrong) const {
+  const ProcessGrid& grid = executor_.grid();
+  const BatchShare share = batch_share(executor_.plan().input, replica);
+  const auto found = first_difference(replays.results, static_cast<std::size_t>(replica), replays.digests);
+  FirstDifference difference =
+      found ? *found : FirstDifference{place_of_gradient(replays.digests, bits_.tensors()[tensor]), wrong, 0, 0, false};
+  for (int& rank : difference.ranks) rank = world_.rank() + (rank - grid.dp_rank) * grid.tp;
+  difference.at.micro = audited_micro(t_, share);
+  const bool one = difference.at.sequence >= 0;
+  difference.first_sample = first_sample(share) + static_cast<std::uint64_t>(one ? difference.at.sequence : 0);
+  difference.last_sample = difference.first_sample + static_cast<std::uint64_t>(one ? 0 : share.micro_batch - 1);
+  return difference;
 }
 
 // Tells all ranks what any of them has found.
 Audit::Finding Audit::tell(const Finding& mine) {
   auto kind = static_cast<double>(mine.kind);
   world_.all_reduce(&kind, 1, Reduction::max);
-  Finding all{static_cast<Kind>(static_cast<int>(kind)), mine.of_weights, ""};
+  Finding all{static_cast<Kind>(static_cast<int>(kind)), mine.of_weights, "", {}};
   for (const std::string& what : world_.all_gather(mine.what))
     if (!what.empty()) all.what += fmt::format("{}{}", all.what.empty() ? "" : "; ", what);
+  all.began = first_of_ranks(world_, mine.began);
+  if (all.began) all.what += fmt::format("; {}", to_text(*all.began));
   return all;
 }
 

@@ -4,7 +4,8 @@
 // Weights that ranks compute with, and state of which several ranks keep a copy, are compared too.
 //
 // Where gradients differ all replicas compute these micro-batches twice more, and a third one does where there is one:
-// the result that most have is right. The comparison sees one micro-batch of each replica and the ranks that compute
+// the result that most have is right. These passes leave digests between layers, which tell where a fault that comes
+// again begins (first_difference.hpp). The comparison sees one micro-batch of each replica and the ranks that compute
 // it, so a fault that lasts is found by the next audit, one that does not where it meets that micro-batch. No Kokkos.
 #pragma once
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "app/audit/audit_verdict.hpp"
+#include "app/audit/first_difference.hpp"
 #include "app/audit/planned_flips.hpp"
 #include "app/audit/replica_check.hpp"
 #include "io/tokens/data_loader.hpp"
@@ -34,21 +36,28 @@ class Audit {
 
   struct Finding {
     AuditVerdict::Kind kind = AuditVerdict::Kind::equal;
-    bool of_weights = false;  // replicas were different before the update
-    std::string what;         // what differed, on which ranks; the same on all of them
+    bool of_weights = false;                    // replicas were different before the update
+    std::string what;                           // what differed, on which ranks; the same on all of them
+    std::optional<FirstDifference> began = {};  // where gradients that differ began
   };
   // Called after these passes, before their update: compares. Gradients are not those of the update any more where
   // something differs. lost: some data could not be read here, so nothing is compared. Collective over world.
   Finding compare(bool lost);
 
  private:
-  using Digests = std::vector<std::uint64_t>;
+  // Where results differ, in the passes that were computed again.
+  struct Replays {
+    ReplicaResults results;
+    std::vector<PassDigest> digests;  // those of the last passes
+  };
+  std::uint64_t first_sample(const BatchShare&) const;
   Digests compute(int replica);
+  Replays replay();
   int audited_micro(std::int64_t t, const BatchShare&) const;
   BatchView read_audited(int replica);
-  void add_results(const std::vector<int>& distances, const Digests& mine);
-  bool results_differ() const;
   Finding judge_gradients(const std::vector<std::string>& where);
+  void judge_replica(int replica, const Replays&, const std::vector<std::string>& where, Finding&);
+  FirstDifference difference_of(int replica, const Replays&, std::size_t tensor, const std::vector<int>& wrong) const;
   Finding tell(const Finding&);
   std::string name_ranks(const std::vector<int>& ranks, int stride, const std::vector<std::string>& where) const;
   std::string describe(const ReplicaCheck::Difference&, int stride, const std::vector<std::string>& where) const;
@@ -64,8 +73,8 @@ class Audit {
   std::uint64_t sample_ = 0;
   std::function<void(const Error&)> lose_;
   Batch batch_;
-  Digests theirs_;  // of the next replica's micro-batch, as this rank computed it
-  std::vector<std::vector<std::vector<Computed>>> results_;  // by replica and tensor
+  Digests theirs_;          // of the next replica's micro-batch, as this rank computed it
+  ReplicaResults results_;  // gradients, by tensor
 };
 
 }  // namespace sestina

@@ -40,4 +40,24 @@ AuditVerdict judge(std::span<const Computed> all) {
   return verdict;
 }
 
+void ReplicaResults::add(const std::vector<int>& distances, const Digests& mine) {
+  const std::size_t replicas = of_replicas_.size(), n = mine.size() / distances.size();
+  Digests all(mine.size() * replicas);
+  group_->all_gather(mine.data(), mine.size() * sizeof(std::uint64_t), all.data());
+  for (auto& of_replica : of_replicas_) of_replica.resize(n);
+  for (std::size_t rank = 0; rank < replicas; ++rank)
+    for (std::size_t d = 0; d < distances.size(); ++d) {
+      auto& of_replica = of_replicas_[(rank + static_cast<std::size_t>(distances[d])) % replicas];
+      for (std::size_t i = 0; i < n; ++i)
+        of_replica[i].push_back({static_cast<int>(rank), all[rank * mine.size() + d * n + i]});
+    }
+}
+
+bool ReplicaResults::differ() const {
+  for (const auto& of_replica : of_replicas_)
+    for (const std::vector<Computed>& one : of_replica)
+      if (judge(one).kind != AuditVerdict::Kind::equal) return true;
+  return false;
+}
+
 }  // namespace sestina

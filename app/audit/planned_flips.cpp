@@ -26,10 +26,13 @@ std::optional<BitFlip> PlannedFlips::take(std::string_view what, std::int64_t t)
   return BitFlip{tensor, place, fault_->bits};
 }
 
-std::optional<BitFlip> PlannedFlips::in_gradient(std::int64_t t, bool again, std::optional<int> audited) {
-  if (again && !(fault_ && fault_->persists())) return std::nullopt;
-  std::optional<BitFlip> flip = take("gradient", t);
-  if (flip) flip->micro = fault_->micro.value_or(audited.value_or(0));
+std::optional<BitFlip> PlannedFlips::in_pass(std::int64_t t, bool again, std::optional<int> audited) {
+  if (!fault_ || (again && !fault_->persists())) return std::nullopt;
+  const bool in_activation = fault_->what == "activation";
+  std::optional<BitFlip> flip = take(in_activation ? "activation" : "gradient", t);
+  if (!flip) return flip;
+  flip->in_activation = in_activation;
+  flip->micro = fault_->micro.value_or(audited.value_or(0));
   return flip;
 }
 

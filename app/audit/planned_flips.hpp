@@ -22,9 +22,10 @@ class PlannedFlips {
   // Called before the passes of update t: flips bits of a weight that this rank computes with, of a moment or of a
   // basis, or in a message that comes next, where that is due.
   void before_passes(std::int64_t t, const Executor&, BitAudit&);
-  // Returns what is due in the gradients of a micro-batch of update t (audited: that of this rank that an audit looks
-  // at, none: there is no audit), or of one that is computed again in it: these meet only a fault that persists.
-  std::optional<BitFlip> in_gradient(std::int64_t t, bool again, std::optional<int> audited = {});
+  // Returns what is due in the gradients, or in an activation, of a micro-batch of update t (audited: that of this rank
+  // that an audit looks at, none: there is no audit), or of one that is computed again in it: these meet only a fault
+  // that persists.
+  std::optional<BitFlip> in_pass(std::int64_t t, bool again, std::optional<int> audited = {});
   // Called when the state after update t has been copied to be saved: flips bits of a copy.
   void in_copies(std::int64_t t, const std::vector<StateField>&, BitAudit&);
 

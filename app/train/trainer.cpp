@@ -224,7 +224,8 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
 }
 
 Passes Trainer::run_passes(const std::function<bool()>& interrupted) {
-  const bool spoilt = setup_.fault && setup_.fault->is_due("activation", step_ + 1, runtime_.rank());
+  const bool spoilt = setup_.fault && setup_.fault->kind == PlannedFault::Kind::nan &&
+                      setup_.fault->is_due("activation", step_ + 1, runtime_.rank());
   if (spoilt) executor_.run().spoil_next_forward();
   return executor_.backward(step_ + 1, schedule_.factor(step_ + 1), batches_, interrupted);
 }

@@ -25,7 +25,12 @@ Passes Trainer::audited_passes() {
   for (int wrong = 0;; ++wrong) {
     if (audits) audit_->begin(t, sample_, [this](const Error& error) { batches_.lose(error); });
     const std::optional<int> audited = audits ? std::optional(audit_->audited_micro(t)) : std::nullopt;
-    if (bits_) bits_->begin_passes(audited, flips_.in_gradient(t, false, audited));
+    if (bits_) {
+      const std::optional<BitFlip> flip = flips_.in_pass(t, false, audited);
+      if (flip && wrong == 0 && t == setup_.fault->first)
+        spdlog::warn("SESTINA_FAULT flips bits of the {} in update {}", bits_->flipped(*flip), t);
+      bits_->begin_passes(audited, flip);
+    }
     const Passes passes = run_passes([this] { return !several() && stop_voted(); });
     if (!audits || passes.dropped || is_right(wrong)) return passes;
     batches_.start_at(sample_);
@@ -34,7 +39,7 @@ Passes Trainer::audited_passes() {
 
 Passes Trainer::run_passes_again() {
   executor_.withdraw();
-  if (bits_) bits_->begin_passes(std::nullopt, flips_.in_gradient(step_ + 1, true));
+  if (bits_) bits_->begin_passes(std::nullopt, flips_.in_pass(step_ + 1, true));
   return run_passes();
 }
 
@@ -44,6 +49,8 @@ bool Trainer::is_right(int wrong) {
   const bool recomputes = finding.kind == AuditVerdict::Kind::transient && wrong < max_wrong_in_a_row &&
                           options_.run.on_audit == RunOptions::OnAudit::recompute;
   const std::string what = fmt::format("audit of update {}: {}", step_ + 1, finding.what);
+  if (finding.began && runtime_.is_first())
+    write_first_difference(setup_.run_dir, step_ + 1, *finding.began, to_text(*finding.began));
   if (!recomputes) fail_unsafe(ExitCode::corrupted, "audit", what);
   tell("audit", fmt::format("{}; the update is computed again", what), step_);
   return false;

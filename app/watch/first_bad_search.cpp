@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "io/store/finite.hpp"
@@ -15,23 +14,37 @@
 namespace sestina {
 namespace {
 
-constexpr std::array<const char*, 3> pass_names = {"forward", "loss", "backward"};
-
 // JSON has no word for what is not finite.
 std::string value_text(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
-// Stages compute one after the other, backward in the opposite order. Ranks of a stage compute the same places.
-auto order_of(const FirstBadOfRanks& found) {
-  const FirstBad& bad = found.bad;
-  const int stage = bad.pass == PassKind::backward ? -bad.stage : bad.stage;
-  return std::tuple(bad.pass, stage, bad.micro, bad.place, found.rank);
-}
-
 void keep_first(std::optional<FirstBadOfRanks>& first, const FirstBadOfRanks& found) {
-  if (!first || order_of(found) < order_of(*first)) first = found;
+  if (!first || std::pair(order_of(found.bad), found.rank) < std::pair(order_of(first->bad), first->rank))
+    first = found;
 }
 
-nlohmann::json bad_json(const FirstBad& bad) {
+}  // namespace
+
+std::tuple<PassKind, int, int, int> order_of(const FirstBad& bad) {
+  return {bad.pass, bad.pass == PassKind::backward ? -bad.stage : bad.stage, bad.micro, bad.place};
+}
+
+const char* pass_name(PassKind pass) {
+  constexpr const char* names[] = {"forward", "loss", "backward"};
+  return names[static_cast<int>(pass)];
+}
+
+const char* pass_text(PassKind pass) {
+  constexpr const char* names[] = {"forward pass", "loss", "backward pass"};
+  return names[static_cast<int>(pass)];
+}
+
+void write_place(const std::string& path, const nlohmann::json& json) try {
+  write_output_file(path, json.dump(1) + "\n");
+} catch (const Error& error) {
+  spdlog::warn("{}", error.what());
+}
+
+nlohmann::json to_json(const FirstBad& bad) {
   return {{"pass", static_cast<int>(bad.pass)},
           {"stage", bad.stage},
           {"layer", bad.layer},
@@ -42,7 +55,7 @@ nlohmann::json bad_json(const FirstBad& bad) {
           {"value", value_text(bad.value)}};
 }
 
-FirstBad bad_from(const nlohmann::json& json) {
+FirstBad first_bad_from(const nlohmann::json& json) {
   FirstBad bad;
   bad.pass = static_cast<PassKind>(json.at("pass").get<int>());
   bad.stage = json.at("stage");
@@ -56,13 +69,15 @@ FirstBad bad_from(const nlohmann::json& json) {
   return bad;
 }
 
+namespace {
+
 // Returns what the stages of this rank found, with the sample that it belongs to.
 std::string found_here(Executor& executor, int rank, std::uint64_t first_sample) {
   std::optional<FirstBadOfRanks> first;
   for (const PipelineStage* stage : executor.runs())
     if (const std::optional<FirstBad> bad = stage->first_nonfinite()) keep_first(first, {*bad, rank, std::nullopt});
   if (!first) return "";
-  nlohmann::json json = bad_json(first->bad);
+  nlohmann::json json = to_json(first->bad);
   const BatchShare& share = executor.share();
   if (first->bad.sequence >= 0)
     json["sample"] =
@@ -84,7 +99,7 @@ std::optional<FirstBadOfRanks> search_passes(Executor& executor, Communicator& w
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     const nlohmann::json json = nlohmann::json::parse(all[rank]);
-    FirstBadOfRanks found{bad_from(json), static_cast<int>(rank), std::nullopt};
+    FirstBadOfRanks found{first_bad_from(json), static_cast<int>(rank), std::nullopt};
     if (json.contains("sample")) found.sample = json["sample"].get<std::uint64_t>();
     keep_first(first, found);
   }
@@ -112,20 +127,19 @@ std::string search_weights(const Executor& executor, Communicator& world) {
 
 std::string to_text(const FirstBadOfRanks& found) {
   const FirstBad& bad = found.bad;
-  const char* where[] = {"forward pass", "loss", "backward pass"};
-  std::string text = fmt::format("first in the {}: {} of {} is {} (rank {}, stage {}, micro-batch {}",
-                                 where[static_cast<int>(bad.pass)], bad.tensor, bad.layer, value_text(bad.value),
-                                 found.rank, bad.stage, bad.micro);
+  std::string text =
+      fmt::format("first in the {}: {} of {} is {} (rank {}, stage {}, micro-batch {}", pass_text(bad.pass), bad.tensor,
+                  bad.layer, value_text(bad.value), found.rank, bad.stage, bad.micro);
   if (found.sample) text += fmt::format(", sample {}", *found.sample);
   return text + ")";
 }
 
 void write_first_bad(const std::string& run_dir, std::int64_t step, const std::optional<FirstBadOfRanks>& found,
-                     const std::string& text) try {
+                     const std::string& text) {
   nlohmann::json json{{"step", step}, {"text", text}};
   if (found) {
     const FirstBad& bad = found->bad;
-    json.update({{"pass", pass_names[static_cast<std::size_t>(bad.pass)]},
+    json.update({{"pass", pass_name(bad.pass)},
                  {"layer", bad.layer},
                  {"tensor", bad.tensor},
                  {"value", value_text(bad.value)},
@@ -134,9 +148,7 @@ void write_first_bad(const std::string& run_dir, std::int64_t step, const std::o
                  {"micro_batch", bad.micro}});
     json["sample"] = found->sample ? nlohmann::json(*found->sample) : nlohmann::json();
   }
-  write_output_file(run_dir + "/first_nonfinite.json", json.dump(1) + "\n");
-} catch (const Error& error) {
-  spdlog::warn("{}", error.what());
+  write_place(run_dir + "/first_nonfinite.json", json);
 }
 
 }  // namespace sestina

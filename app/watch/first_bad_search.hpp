@@ -3,8 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "core/model/first_bad.hpp"
 #include "parallel/step/executor.hpp"
@@ -28,6 +30,16 @@ std::string search_weights(const Executor&, Communicator& world);
 
 // Returns "first in the forward pass: output of model.layers.2.mlp is nan (rank 0, stage 0, micro-batch 1, sample 12)".
 std::string to_text(const FirstBadOfRanks&);
+// The parts of this that first differences of audits share (app/audit/first_difference.hpp). A place travels between
+// ranks as JSON. Stages compute one after the other, backward in the opposite order; ranks of a stage compute the same
+// places.
+nlohmann::json to_json(const FirstBad&);
+FirstBad first_bad_from(const nlohmann::json&);
+std::tuple<PassKind, int, int, int> order_of(const FirstBad&);
+const char* pass_name(PassKind);  // "forward"
+const char* pass_text(PassKind);  // "forward pass"
+void write_place(const std::string& path, const nlohmann::json&);
+
 // Writes RUN_DIR/first_nonfinite.json with the same facts. A disk that refuses it costs a warning.
 void write_first_bad(const std::string& run_dir, std::int64_t step, const std::optional<FirstBadOfRanks>&,
                      const std::string& text);

@@ -15,6 +15,19 @@ void digest_words(const Exec& exec, const Word* words, std::size_t n, Vector<std
       KOKKOS_LAMBDA(const std::size_t i, std::uint64_t& sum) { sum += split_mix(words[i], i); }, result);
 }
 
+// stride: words from row to row.
+template <class Exec, class Word>
+void digest_rows_of_words(const Exec& exec, const Word* words, std::size_t n, std::size_t cols, std::size_t stride,
+                          Vector<std::uint64_t, Exec> digest) {
+  const Kokkos::View<std::uint64_t, typename Exec::memory_space, Kokkos::MemoryUnmanaged> result(digest.data());
+  Kokkos::parallel_reduce(
+      "sestina::digest_rows", Kokkos::RangePolicy<Exec>(exec, 0, n),
+      KOKKOS_LAMBDA(const std::size_t i, std::uint64_t& sum) {
+        sum += split_mix(words[i / cols * stride + i % cols], i);
+      },
+      result);
+}
+
 // Returns a word with so many of its lowest `size` bits set, which follow from the seed.
 std::uint32_t chosen_bits(std::uint64_t seed, unsigned size, int bits) {
   std::uint32_t mask = 0;
@@ -56,6 +69,18 @@ void digest_bits(const Exec& exec, const void* memory, std::size_t bytes, std::s
 }
 
 template <class Exec>
+void digest_rows(const Exec& exec, const void* memory, std::size_t rows, std::size_t row, std::size_t stride,
+                 std::size_t width, Vector<std::uint64_t, Exec> digest) {
+  SESTINA_REQUIRE(stride % width == 0, "rows {} bytes apart in words of {}", stride, width);
+  with_word(row, width, [&](auto word) {
+    using Word = decltype(word);
+    const std::size_t cols = row / sizeof(Word);
+    digest_rows_of_words<Exec, Word>(exec, static_cast<const Word*>(memory), rows * cols, cols, stride / sizeof(Word),
+                                     digest);
+  });
+}
+
+template <class Exec>
 void flip_bits(const Exec& exec, void* memory, std::size_t bytes, std::size_t width, std::uint64_t place, int bits) {
   if (bytes == 0) return;
   with_word(bytes, width, [&](auto word) {
@@ -68,6 +93,8 @@ void flip_bits(const Exec& exec, void* memory, std::size_t bytes, std::size_t wi
 
 #define SESTINA_BITS(Exec)                                                                                          \
   template void digest_bits<Exec>(const Exec&, const void*, std::size_t, std::size_t, Vector<std::uint64_t, Exec>); \
+  template void digest_rows<Exec>(const Exec&, const void*, std::size_t, std::size_t, std::size_t, std::size_t,     \
+                                  Vector<std::uint64_t, Exec>);                                                     \
   template void flip_bits<Exec>(const Exec&, void*, std::size_t, std::size_t, std::uint64_t, int);
 SESTINA_INSTANTIATE_SPACES(SESTINA_BITS)
 

@@ -28,6 +28,12 @@ template <class Exec>
 void digest_bits(const Exec&, const void* memory, std::size_t bytes, std::size_t width,
                  Vector<std::uint64_t, Exec> digest);
 
+// The same of rows of `row` bytes that begin `stride` bytes apart, both multiples of the width, as if they lay one
+// after the other without a gap.
+template <class Exec>
+void digest_rows(const Exec&, const void* memory, std::size_t rows, std::size_t row, std::size_t stride,
+                 std::size_t width, Vector<std::uint64_t, Exec> digest);
+
 // Flips so many bits of one word of `width` bytes (1, 2 or 4, which divides `bytes`): which word and which bits follows
 // from the place. Does not fence.
 template <class Exec>

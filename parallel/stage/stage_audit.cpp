@@ -1,5 +1,7 @@
 #include "parallel/stage/stage_audit.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/memory/pager.hpp"
@@ -23,19 +25,49 @@ StageAudit<Exec, T>::~StageAudit() {
   for (StageRun<Exec, T>* run : runs_) run->watch(nullptr);
 }
 
+// Returns how many tensors each stage has for flips like this one.
+template <class Exec, class T>
+std::vector<std::size_t> StageAudit<Exec, T>::tensors_of(const BitFlip& flip) const {
+  std::vector<std::size_t> counts;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const LayerRange layers = runs_[i]->plan().layers;
+    counts.push_back(flip.in_activation ? static_cast<std::size_t>(layers.end - layers.begin) : digests_[i]->size());
+  }
+  return counts;
+}
+
+// Returns the stage that has the tensor of a flip, and its number there.
+template <class Exec, class T>
+std::pair<std::size_t, std::uint64_t> StageAudit<Exec, T>::place_of(const BitFlip& flip) const {
+  const std::vector<std::size_t> counts = tensors_of(flip);
+  std::uint64_t tensor = flip.tensor % std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  std::size_t stage = 0;
+  for (; tensor >= counts[stage]; ++stage) tensor -= counts[stage];
+  return {stage, tensor};
+}
+
 // Deals the flip out to the stage that has its tensor.
 template <class Exec, class T>
 void StageAudit<Exec, T>::begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) {
-  std::uint64_t tensor = flip ? flip->tensor % names_.size() : 0;
-  bool is_dealt = !flip;
-  for (auto& of_stage : digests_) {
-    const bool here = !is_dealt && tensor < of_stage->size();
-    std::optional<BitFlip> own = here ? flip : std::nullopt;
-    if (own) own->tensor = tensor;
-    of_stage->begin(digests, own);
-    is_dealt = is_dealt || here;
-    if (!is_dealt) tensor -= of_stage->size();
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    std::optional<BitFlip> own;
+    if (flip && place_of(*flip).first == i) {
+      own = flip;
+      own->tensor = place_of(*flip).second;
+    }
+    const bool in_activation = own && own->in_activation;
+    digests_[i]->begin(digests, in_activation ? std::nullopt : own);
+    runs_[i]->flip_in_forward(in_activation ? own : std::nullopt);
   }
+}
+
+template <class Exec, class T>
+std::string StageAudit<Exec, T>::flipped(const BitFlip& flip) const {
+  const auto [stage, tensor] = place_of(flip);
+  if (flip.in_activation)
+    return fmt::format("output of model.layers.{}.self_attn",
+                       runs_[stage]->plan().layers.begin + static_cast<int>(tensor));
+  return "gradient of " + digests_[stage]->names()[tensor];
 }
 
 template <class Exec, class T>
@@ -43,6 +75,39 @@ void StageAudit<Exec, T>::compute_again(const BatchView& batch, double gradient_
   runs_.front()->load(ForwardStage::evaluation, batch);
   for (StageRun<Exec, T>* run : runs_) run->forward_again();
   for (std::size_t i = runs_.size(); i-- > 0;) runs_[i]->backward_again(gradient_scale);
+}
+
+// Blocks come back in the opposite order, each with the gradient of its input before those of its weights.
+template <class Exec, class T>
+std::vector<PassDigest> StageAudit<Exec, T>::replay(const BatchView& batch, double gradient_scale) {
+  for (StageRun<Exec, T>* run : runs_) run->keep_digests(true);
+  compute_again(batch, gradient_scale);
+  const std::span<const std::uint64_t> weights = gradients();
+  std::vector<PassDigest> all;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const std::size_t begin = all.size();
+    for (const PassDigest& digest : runs_[i]->digests()) all.push_back(digest);
+    const int stage = runs_[i]->place().number;
+    const auto layers = runs_[i]->stage().part().config.num_hidden_layers;
+    for (std::size_t k = digests_[i]->size(); k-- > 0;) {
+      const int block = digests_[i]->block(k);
+      all.push_back({PassKind::backward,
+                     stage,
+                     layer_of_block(block, layers),
+                     "gradient of " + names_[first + k],
+                     block,
+                     false,
+                     {weights[first + k]}});
+    }
+    first += digests_[i]->size();
+    std::stable_sort(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end(),
+                     [](const PassDigest& a, const PassDigest& b) {
+                       return a.pass != b.pass ? a.pass < b.pass : a.pass == PassKind::backward && a.block > b.block;
+                     });
+    runs_[i]->keep_digests(false);
+  }
+  return all;
 }
 
 template <class Exec, class T>

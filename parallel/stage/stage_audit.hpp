@@ -16,6 +16,8 @@ class StageAudit final : public BitAudit {
 
   void begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) override;
   void compute_again(const BatchView&, double gradient_scale) override;
+  std::vector<PassDigest> replay(const BatchView&, double gradient_scale) override;
+  std::string flipped(const BitFlip&) const override;
   std::span<const std::uint64_t> gradients() override;
   const std::vector<std::string>& tensors() const override { return names_; }
   std::vector<StateField> weight_fields() const override;
@@ -23,6 +25,9 @@ class StageAudit final : public BitAudit {
   void flip(const StateField&, const BitFlip&) override;
 
  private:
+  std::vector<std::size_t> tensors_of(const BitFlip&) const;
+  std::pair<std::size_t, std::uint64_t> place_of(const BitFlip&) const;
+
   Exec exec_;
   std::vector<StageRun<Exec, T>*> runs_;
   std::vector<std::unique_ptr<GradientDigests<Exec, T>>> digests_;  // by stage

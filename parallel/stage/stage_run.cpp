@@ -162,6 +162,7 @@ void StageRun<Exec, T>::forward_again() {
   Activations<Exec, T>& slot = slots_.of(0);
   if (in_) slot.bind_input(in_->receive_activation(micro));
   if (out_) slot.output = out_->activation_to_write(micro);
+  if (probe_) probe_->begin(slot, std::nullopt);
   pass(stage_.weights(), slot, shared_->evaluated);
   if (out_) out_->send_activation(micro);
   exchange_head();
@@ -176,6 +177,7 @@ void StageRun<Exec, T>::backward_again(double gradient_scale) {
   if (out_) slot.gradient = out_->receive_gradient(micro);
   hooks_.micro = 0;
   again_ = true;
+  if (probe_) probe_->begin(slot, std::nullopt);
   if (place_.split) {
     stage_.backward_input(stage_.weights(), slot, targets, gradient_scale, 0, hooks_);
     hand_down(micro, slot);

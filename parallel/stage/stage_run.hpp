@@ -76,6 +76,13 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   // data-parallel rank hears of them. All stages run forward, then all of them back.
   void forward_again();
   void backward_again(double gradient_scale);
+  // Where on, forgets digests of what passes compute between layers and keeps them until it is turned off.
+  void keep_digests(bool on) { probe().keep_digests(on); }
+  const std::vector<PassDigest>& digests() { return probe().digests(); }
+  // Flips bits of the stream after an attention in forward passes of the flip's micro-batch; none: in none.
+  void flip_in_forward(const std::optional<BitFlip>& flip) {
+    if (flip || probe_) probe().flip_in_forward(flip);
+  }
   // Tells of the gradients of each micro-batch, and of one computed again; null: nothing.
   void watch(GradientDigests<Exec, T>* digests) { watch_ = digests; }
 
@@ -89,7 +96,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     Hooks(StageRun& r, Trace* trace) : run(r), span(trace) {}
     void before_forward(int block) override;
     void after_forward(int block) override {
-      if (run.probe_) run.probe_->after_forward(block);
+      if (run.probe_ && training) run.probe_->after_forward(block);
     }
     void before_backward(int block) override {
       run.complete_for_experts();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/layout/rank_layout.hpp"
+#include "core/model/first_bad.hpp"
 #include "core/planned_fault.hpp"
 #include "parallel/comm/runtime.hpp"
 #include "parallel/comm/trace.hpp"
@@ -77,13 +78,18 @@ class BitAudit {
  public:
   virtual ~BitAudit() = default;
   // Says what the next passes are to do: leave digests of the gradients of micro-batch `digests` of this rank (none:
-  // nowhere), and flip bits of one of them before, in micro-batch flip.micro. A micro-batch that is computed again is
-  // the one meant.
+  // nowhere), and flip bits of one of them before, or of an activation, in micro-batch flip.micro. A micro-batch that
+  // is computed again is the one meant.
   virtual void begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) = 0;
   // Called between the updates of a synchronous pipeline: runs the passes of one more micro-batch at the newest
   // weights. Nothing goes to data-parallel ranks; gradients of the stages are overwritten. All ranks of a pipeline and
   // of a tensor-parallel group call it together.
   virtual void compute_again(const BatchView&, double gradient_scale) = 0;
+  // The same, with digests of all that the passes compute here, in the order in which it depends on each other: those
+  // of gradients of weights are gradients(). They are equally many on all data-parallel ranks. Far slower.
+  virtual std::vector<PassDigest> replay(const BatchView&, double gradient_scale) = 0;
+  // Returns the name of what a flip of a pass meets here.
+  virtual std::string flipped(const BitFlip&) const = 0;
   // Returns the digests of gradients that were left last, one for each of tensors(). Fences.
   virtual std::span<const std::uint64_t> gradients() = 0;
   virtual const std::vector<std::string>& tensors() const = 0;  // names

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Bits that flip on purpose in short runs that are audited, on one rank and on two: what finds each of them, which change
-nothing, which escape. Then clean updates, for false alarms. Python 3.11.
+nothing, which escape, and how often the passes that a failed audit computes again name the place where the bits flipped.
+Then clean updates, for false alarms. Python 3.11.
 
   flips.py --sestina build/bin/sestina [--mpiexec mpiexec] [--flips 1000] [--clean 100000] [--seed 1] [--every 1]
 
-The same seed gives the same flips. --every 0: without audits. It ends with 1 where a gradient escapes audits of every
-update, or at a false alarm."""
+The same seed gives the same flips. --every 0: without audits. It ends with 1 where a gradient or an activation escapes
+audits of every update, where such a place is named wrongly, or at a false alarm."""
 
 import argparse
 import collections
+import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import sys
@@ -20,11 +23,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"
 from sestina import Case, CORRUPTED, DIVERGED, DONE, MICRO  # noqa: E402
 
 STEPS = 20
-KINDS = {"gradient": ("adamw", "muon", "soap"), "weight": ("adamw", "muon", "soap"), "moment": ("adamw", "muon", "soap"),
+PASSES = ("gradient", "activation")  # what is computed again
+KINDS = {"gradient": ("adamw", "muon", "soap"), "activation": ("adamw", "muon", "soap"), "weight": ("adamw", "muon", "soap"), "moment": ("adamw", "muon", "soap"),
          "basis": ("soap", "kl-shampoo"), "message": ("adamw", "muon"), "checkpoint": ("adamw", "soap")}
 FOUND = ("audit, computed again", "audit, run ended", "not finite, run ended", "digest of the copy for a checkpoint")
 OUTCOMES = (*FOUND, "changes no bit of the result", "changes bits, final loss as before", "escapes")
 SAME_LOSS = 1e-4  # relative
+REPLAYS = ("named: pass, layer and tensor that were flipped", "named: another place", "passed: the flipped gradient is the first wrong one",
+           "passed: another gradient is the first wrong one", "nothing")
 
 
 class Flips(Case):
@@ -74,6 +80,20 @@ class Flips(Case):
         last, right = self.losses(run)[STEPS], self.losses(clean)[STEPS]
         return "changes bits, final loss as before" if abs(last - right) < SAME_LOSS * right else "escapes"
 
+    def replay(self, output, run):
+        """What the passes that were computed again said of the place, by what the program says that it flips."""
+        path = self.work / run / "first_difference.json"
+        if not path.exists():
+            return "nothing"
+        found = json.loads(path.read_text())
+        flipped = re.search(r"SESTINA_FAULT flips bits of the (\S.*) in update", output)
+        self.assertTrue(flipped, output[-2000:])
+        gradient = found["pass"] == "backward" and found["tensor"] == flipped[1]
+        if not found["comes_again"]:
+            return REPLAYS[2 if gradient else 3]
+        activation = found["pass"] == "forward" and f"{found['tensor']} of {found['layer']}" == flipped[1]
+        return REPLAYS[0 if gradient or activation else 1]
+
     def flip(self, seed):
         """One run with a flip; returns what, layout, whether it persists, and the outcome."""
         choose = random.Random(seed)
@@ -93,8 +113,14 @@ class Flips(Case):
             found = "digest of the copy for a checkpoint" if "its copy in memory changed" in output else "escapes"
         else:
             found = self.outcome(code, output, run, clean)
+        replay = self.replay(output, run) if what in PASSES and found.startswith("audit") else None
         shutil.rmtree(self.work / run)
-        if what == "gradient" and found not in FOUND and self.every == 1:
+        if replay:
+            self.replays[what, ranks, persists, replay] += 1
+        if replay in (REPLAYS[1], REPLAYS[4]) or (persists and replay and replay != REPLAYS[0]):
+            print(f"WRONG PLACE: seed {seed}: {fault} {kind} {precision}: {replay}", flush=True)
+            self.wrong += 1
+        if what in PASSES and found not in FOUND and self.every == 1:
             print(f"ESCAPES: seed {seed}: {fault} {kind} {precision}: {found}", flush=True)
             self.wrong += 1
         return what, ranks, persists, found
@@ -111,18 +137,18 @@ class Flips(Case):
         shutil.rmtree(self.work / run)
 
 
-def table(counts):
+def table(counts, outcomes):
     rows = {}
     for (what, ranks, persists, found), count in counts.items():
         rows.setdefault((what, ranks, persists), collections.Counter())[found] += count
-    print("| bits of | ranks | | flips | " + " | ".join(OUTCOMES) + " |\n|" + "---|" * (4 + len(OUTCOMES)))
+    print("| bits of | ranks | | flips | " + " | ".join(outcomes) + " |\n|" + "---|" * (4 + len(outcomes)))
     for (what, ranks, persists), found in sorted(rows.items()):
         print(f"| {what} | {ranks} | {'again and again' if persists else 'once'} | {sum(found.values())} | "
-              + " | ".join(str(found[outcome]) for outcome in OUTCOMES) + " |")
+              + " | ".join(str(found[outcome]) for outcome in outcomes) + " |")
     whole = collections.Counter()
     for found in rows.values():
         whole += found
-    print(f"| all | | | {sum(whole.values())} | " + " | ".join(str(whole[outcome]) for outcome in OUTCOMES) + " |", flush=True)
+    print(f"| all | | | {sum(whole.values())} | " + " | ".join(str(whole[outcome]) for outcome in outcomes) + " |\n", flush=True)
 
 
 def main():
@@ -137,7 +163,7 @@ def main():
     os.environ |= {"SESTINA": options.sestina, "MPIEXEC": options.mpiexec}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     attack, counts = Flips(), collections.Counter()
-    attack.wrong, attack.clean_updates, attack.every = 0, 0, options.every
+    attack.wrong, attack.clean_updates, attack.every, attack.replays = 0, 0, options.every, collections.Counter()
     attack.setUp()
     try:
         for number in range(options.flips):
@@ -149,7 +175,8 @@ def main():
                 attack.clean_run(ranks, options.clean // 2)
     finally:
         attack.tearDown()
-        table(counts)
+        table(counts, OUTCOMES)
+        table(attack.replays, REPLAYS)
         print(f"{attack.clean_updates} clean updates; {attack.wrong} that are wrong", flush=True)
     return 1 if attack.wrong else 0
 

@@ -1,7 +1,9 @@
 """Fault 49: bits that flip in gradients, weights and state, under audits (run.audit_every) and without them."""
 
+import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -70,6 +72,58 @@ class Audits(Case):
                 self.assertEqual(self.saved_steps(f"stuck{i}"), [2, 4])
                 self.run_sestina("checkpoint", "verify", self.work / f"stuck{i}", "--full")
                 self.assertEqual(len(self.audit_events(f"stuck{i}")), 1)
+
+    def first_difference(self, run, output):
+        """The file, and what it says by the rules that the message has."""
+        found = json.loads((self.work / run / "first_difference.json").read_text())
+        self.assertIn(found["text"], output)
+        self.assertIn(found["text"], self.audit_events(run)[-1])
+        return found
+
+    def test_49_where_a_fault_began_that_stays(self):
+        """Passes that are computed again name the flipped activation or gradient, its rank, stage, micro-batch and sample."""
+        layouts = ((1, ()), (2, ()), (2, ("parallel.tp=2",)), (2, ("parallel.pp=2",)), (2, ("parallel.pp=2", "parallel.schedule=zb-h1")),
+                   (2, ("parallel.pp=2", "model.tie_word_embeddings=true")), (3, ("train.global_batch=6",)))
+        for i, (ranks, keys) in enumerate(layouts):
+            for what in ("activation", "gradient"):
+                rank, run = ranks - 1, f"{what}{i}"
+                with self.subTest(ranks=ranks, keys=keys, what=what):
+                    output = self.launch(ranks, run, *keys, *AUDITS, fault=f"flip:{what}:from=6:rank={rank}:bits=8:place={i}", expected=CORRUPTED)
+                    self.assert_one_message(output)
+                    found = self.first_difference(run, output)
+                    flipped = re.search(r"SESTINA_FAULT flips bits of the (.*) in update 6", output)[1]
+                    place = found["tensor"] if what == "gradient" else f"{found['tensor']} of {found['layer']}"
+                    self.assertEqual((place, found["pass"]), (flipped, "backward" if what == "gradient" else "forward"))
+                    self.assertIn(f"first different in the {found['pass']} pass: {place} ", output)
+                    self.assertEqual((found["rank"], found["stage"], found["step"]), (rank, int("parallel.pp=2" in keys), 6))
+                    samples = 6 if ranks == 3 else 4
+                    self.assertEqual(found["micro_batch"], 5 % (samples // (ranks if "=2" not in str(keys) else 1)))
+                    self.assertTrue(5 * samples <= found["sample"] < 6 * samples, found)
+
+    def test_49_where_a_fault_began_among_samples(self):
+        """Rows of a micro-batch are told apart in activations; the gradient of a weight is one of all of them."""
+        keys = ("train.micro_batch=2", "run.steps=8", *AUDITS)
+        for what, samples in (("activation", 1), ("gradient", 2)):
+            output = self.train_ranks(2, what, *keys, expected=CORRUPTED, environment={"SESTINA_FAULT": f"flip:{what}:from=5:rank=1:bits=8"})
+            found = self.first_difference(what, output)
+            first, last = found["samples"]
+            self.assertEqual(last - first + 1, samples)
+            self.assertTrue(16 <= first <= last < 20, found)
+            self.assertEqual(found["sample"], first if samples == 1 else None)
+
+    def test_49_where_a_fault_began_that_has_passed(self):
+        """Passes that are computed again agree; the message says so, with the first wrong gradient in the order of the backward pass."""
+        for i, (ranks, keys) in enumerate(((1, ()), (2, ()), (2, ("parallel.pp=2",)))):
+            for what in ("activation", "gradient"):
+                run = f"{what}{i}"
+                with self.subTest(ranks=ranks, keys=keys, what=what):
+                    self.launch(ranks, f"clean{i}", *keys)
+                    output = self.launch(ranks, run, *keys, *AUDITS, fault=f"flip:{what}:step=6:rank={ranks - 1}:bits=8")
+                    self.assert_same_run(f"clean{i}", run, 8)
+                    self.assertRegex(output, r"computed again with digests between layers, agree: the fault has passed")
+                    found = self.first_difference(run, output)
+                    self.assertEqual((found["pass"], found["comes_again"], found["rank"]), ("backward", False, ranks - 1))
+                    self.assertIn(f"gradients of {found['tensor'].removeprefix('gradient of ')}", output)
 
     def test_49_a_run_that_is_to_stop_stops(self):
         output = self.launch(1, "run", *AUDITS, "run.on_audit=stop", fault="flip:gradient:step=5", expected=CORRUPTED)

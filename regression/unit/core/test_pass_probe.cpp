@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "model_rig.hpp"
@@ -42,6 +43,11 @@ struct ProbeRig : ModelRig<Host, T> {
     this->arena.round_weights(this->exec);
   }
 };
+
+template <class T>
+class PassDigests : public testing::Test {};
+using Numbers = testing::Types<float, bf16>;
+TYPED_TEST_SUITE(PassDigests, Numbers);
 
 TEST(PassProbe, NamesTheLayerOfWeightsThatAreNotFinite) {
   for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt, Family::qwen3_moe})
@@ -99,6 +105,53 @@ TEST(PassProbe, FindsWhatBeginsInTheBackwardPass) {
   EXPECT_EQ(added->layer, "model.layers.1");
   EXPECT_EQ(added->tensor, "gradient of model.layers.1.mlp.up_proj.weight");
   EXPECT_EQ(added->sequence, -1);
+}
+
+// The digests of both passes, with whatever memory the slot had before; flip: in the forward pass.
+template <class T>
+std::vector<PassDigest> digests_of(const ModelConfig& config, bool recompute, int before,
+                                   const std::optional<BitFlip>& flip = {}) {
+  ProbeRig<T> rig(config, recompute);
+  std::memset(rig.slot.data(), before, rig.slot.bytes());
+  rig.probe.keep_digests(true);
+  rig.probe.flip_in_forward(flip);
+  rig.probe.begin(rig.slot, std::nullopt);
+  rig.model.forward(rig.weights, rig.slot, rig.tokens, rig.first_key, rig.probing);
+  rig.model.loss_and_backward(rig.weights, rig.slot, rig.targets, 1, false, rig.gradients, rig.probing);
+  return rig.probe.digests();
+}
+
+// A rank that computes the same has the same digests, so none is of memory that no pass has written.
+TYPED_TEST(PassDigests, AreThoseOfWhatThePassesCompute) {
+  for (const Family family : {Family::llama, Family::olmo2, Family::qwen3, Family::gpt, Family::qwen3_moe})
+    for (const bool recompute : {false, true}) {
+      const auto one = digests_of<TypeParam>(small_model(family), recompute, 0);
+      const auto other = digests_of<TypeParam>(small_model(family), recompute, 0xff);
+      ASSERT_EQ(one.size(), other.size());
+      ASSERT_GT(one.size(), 2 * 8U);
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        ASSERT_EQ(one[i].digests.size(), 2U);
+        EXPECT_EQ(one[i].digests, other[i].digests) << one[i].layer << ": " << one[i].tensor;
+      }
+    }
+}
+
+// The first difference lies where the bits were flipped: in the stream after that attention, in one sequence.
+TYPED_TEST(PassDigests, TellWhereAFlipBegan) {
+  for (const Family family : {Family::llama, Family::olmo2, Family::gpt, Family::qwen3_moe})
+    for (const bool recompute : {false, true})
+      for (std::uint64_t place = 0; place < 8; ++place) {
+        const BitFlip flip{place / 4, place, 2, 0, true};  // two layers
+        const auto right = digests_of<TypeParam>(small_model(family), recompute, 0);
+        const auto wrong = digests_of<TypeParam>(small_model(family), recompute, 0, flip);
+        std::size_t i = 0;
+        while (i < right.size() && right[i].digests == wrong[i].digests) ++i;
+        ASSERT_LT(i, right.size());
+        EXPECT_EQ(wrong[i].pass, PassKind::forward);
+        EXPECT_EQ(wrong[i].layer, fmt::format("model.layers.{}.self_attn", place / 4));
+        EXPECT_EQ(wrong[i].tensor, "output");
+        EXPECT_NE(right[i].digests[0] == wrong[i].digests[0], right[i].digests[1] == wrong[i].digests[1]);
+      }
 }
 
 TEST(PassProbe, SpoilsOneActivationOfOnePass) {

@@ -20,16 +20,21 @@ TEST(PlannedFault, IsReadFromItsText) {
   EXPECT_TRUE(stuck->is_due("moment", 1000000, 0));
   EXPECT_FALSE(stuck->is_due("moment", 2, 0));
   EXPECT_EQ(stuck->bits, 2);
+  const auto activation = parse_fault("flip:activation:from=3:micro=2");
+  ASSERT_TRUE(activation);
+  EXPECT_TRUE(activation->persists());
+  EXPECT_EQ(activation->micro, 2);
   const auto nan = parse_fault("nan:activation:step=4");
   ASSERT_TRUE(nan);
   EXPECT_TRUE(nan->kind == PlannedFault::Kind::nan);
 }
 
 TEST(PlannedFault, RefusesEveryOtherText) {
-  for (const char* text : {"flip", "flip:gradient", "flip:loss:step=1", "flip:gradient:step=0", "flip:gradient:step=-1",
-                           "flip:gradient:step=1x", "flip:gradient:rank=1", "flip:gradient:step=1:from=2",
-                           "nan:gradient:step=1", "nan:activation:from=1", "flip:gradient:step=1:bits=33",
-                           "flip:gradient:step", "halt:activation:step=1", "flip:gradient:step=1:"}) {
+  for (const char* text :
+       {"flip", "flip:gradient", "flip:loss:step=1", "flip:gradient:step=0", "flip:gradient:step=-1",
+        "flip:gradient:step=1x", "flip:gradient:rank=1", "flip:gradient:step=1:from=2", "nan:gradient:step=1",
+        "nan:activation:from=1", "nan:activation:step=1:micro=1", "flip:gradient:step=1:bits=33", "flip:gradient:step",
+        "halt:activation:step=1", "flip:gradient:step=1:"}) {
     try {
       parse_fault(text);
       ADD_FAILURE() << text;

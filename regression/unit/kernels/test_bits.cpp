@@ -59,6 +59,20 @@ TEST(Bits, NoNumberOfThreadsChangesTheDigest) {
     EXPECT_EQ(digest_of(part, words), digest);
 }
 
+// Padding has no part in it.
+TEST(Bits, RowsHaveTheDigestOfWhatTheyHoldOneAfterTheOther) {
+  for (const std::size_t width : {1, 2, 4})
+    for (const std::size_t rows : {0, 1, 7}) {
+      const std::vector<std::uint32_t> words = some_words(7 * 5);
+      std::vector<std::uint32_t> packed;
+      for (std::size_t row = 0; row < rows; ++row) packed.insert(packed.end(), &words[5 * row], &words[5 * row] + 3);
+      std::uint64_t digest = 1;
+      digest_rows<Host>(Host(), words.data(), rows, 12, 20, width, Vector<std::uint64_t, Host>(&digest, 1));
+      Host().fence();
+      EXPECT_EQ(digest, digest_of(Host(), packed, width)) << rows << " rows of width " << width;
+    }
+}
+
 TEST(Bits, AFlipChangesSoManyBitsOfOneWord) {
   for (const std::size_t width : {1, 2, 4})
     for (int bits = 1; bits <= 8; ++bits)
