@@ -114,10 +114,10 @@ class Audits(Case):
     def test_49_where_a_fault_began_that_has_passed(self):
         """Passes that are computed again agree; the message says so, with the first wrong gradient in the order of the backward pass."""
         for i, (ranks, keys) in enumerate(((1, ()), (2, ()), (2, ("parallel.pp=2",)))):
+            self.launch(ranks, f"clean{i}", *keys)
             for what in ("activation", "gradient"):
                 run = f"{what}{i}"
                 with self.subTest(ranks=ranks, keys=keys, what=what):
-                    self.launch(ranks, f"clean{i}", *keys)
                     output = self.launch(ranks, run, *keys, *AUDITS, fault=f"flip:{what}:step=6:rank={ranks - 1}:bits=8")
                     self.assert_same_run(f"clean{i}", run, 8)
                     self.assertRegex(output, r"computed again with digests between layers, agree: the fault has passed")
