@@ -45,8 +45,8 @@ Audit::Audit(Executor& executor, BitAudit& bits, PlannedFlips& flips, const Samp
       world_(world),
       replicas_(executor, bits, *executor.grid().dp_group),
       shards_(executor, bits, *executor.grid().tp_group),
-      results_(*executor.grid().dp_group),
-      every_(options.run.audit_every) {
+      every_(options.run.audit_every),
+      results_(*executor.grid().dp_group) {
   require_one_instruction_set(world);
   const auto rows = static_cast<std::size_t>(executor.share().micro_batch),
              length = static_cast<std::size_t>(options.data.sequence_length);
