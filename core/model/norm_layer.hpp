@@ -103,8 +103,8 @@ void query_norms_forward(Context<Exec>& context, const typename Weights<Exec, T>
   const HeadSpan span = head_span(context.part);
   auto frame = context.workspace.frame();
   const RowSums<T, Exec> squares(context);
-  row_squares<Exec, T>(exec, raw.q, 1, squares.q);
-  row_squares<Exec, T>(exec, raw.k, span.counts_k ? 1 : 0, squares.k);
+  split_row_squares<Exec, T>(exec, raw.q, 1, squares.q);
+  split_row_squares<Exec, T>(exec, raw.k, span.counts_k ? 1 : 0, squares.k);
   context.group.sum(exec, squares.both);
   split_rms_norm<Exec, T>(exec, raw.q, w.q_norm, squares.q, span.q, eps, out.q, a.inverse_q);
   split_rms_norm<Exec, T>(exec, raw.k, w.k_norm, squares.k, span.k, eps, out.k, a.inverse_k);

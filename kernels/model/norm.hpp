@@ -67,7 +67,7 @@ struct NormScratch {
 
 // Sets squares(r) = share * sum_j x(r, j)^2. share is 0 on ranks that hold columns that another rank counts already.
 template <class Exec, class T>
-void row_squares(const Exec&, Matrix<const T, Exec> x, Acc<T> share, Vector<Acc<T>, Exec> squares);
+void split_row_squares(const Exec&, Matrix<const T, Exec> x, Acc<T> share, Vector<Acc<T>, Exec> squares);
 
 // Computes y (N, D) = x * inv_rms * weight with squares (N) summed over all ranks and `width` columns in all.
 template <class Exec, class T>

@@ -5,11 +5,11 @@
 namespace sestina {
 
 template <class Exec, class T>
-void row_squares(const Exec& exec, Matrix<const T, Exec> x, Acc<T> share, Vector<Acc<T>, Exec> squares) {
+void split_row_squares(const Exec& exec, Matrix<const T, Exec> x, Acc<T> share, Vector<Acc<T>, Exec> squares) {
   using A = Acc<T>;
   const int d = static_cast<int>(x.extent(1));
   for_rows(
-      "row_squares", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
+      "split_row_squares", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, row);
         const A sum = sum_over<A>(lane, d, [&](int j) { return A(in[j]) * A(in[j]); });
         if (is_first(lane)) squares(row) = share * sum;
@@ -81,7 +81,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
 }
 
 #define SESTINA_SPLIT_NORM(Exec, T)                                                                                 \
-  template void row_squares<Exec, T>(const Exec&, Matrix<const T, Exec>, Acc<T>, Vector<Acc<T>, Exec>);             \
+  template void split_row_squares<Exec, T>(const Exec&, Matrix<const T, Exec>, Acc<T>, Vector<Acc<T>, Exec>);       \
   template void split_rms_norm<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,             \
                                         Vector<const Acc<T>, Exec>, std::int64_t, double, Matrix<T, Exec>,          \
                                         Vector<Acc<T>, Exec>);                                                      \

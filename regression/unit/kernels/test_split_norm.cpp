@@ -56,7 +56,7 @@ TYPED_TEST(SplitNorm, IsTheNormOfWholeRowsBothWays) {
     for (const Holder& h : holders) {
       const Field<T, Exec> own(columns_of(x, h), 2), slope(columns_of(dy, h, h.gradient), 1);
       const Field<A, Exec> own_weight(columns_of(w, h)), part(1, n), other(1, n);
-      row_squares<Exec, T>(this->exec_, own.read(), static_cast<A>(h.share), part.vector());
+      split_row_squares<Exec, T>(this->exec_, own.read(), static_cast<A>(h.share), part.vector());
       row_products<Exec, T>(this->exec_, slope.read(), own.read(), own_weight.read_vector(), other.vector());
       const Array s = part.get(), a = other.get();
       for (std::size_t r = 0; r < n; ++r) {
