@@ -24,16 +24,10 @@ Json to_json(const std::vector<RankChecks>& ranks, const MachinePeak& peak, bool
   Json list = Json::array();
   for (const RankChecks& rank : ranks) {
     Json checks = Json::array();
-    for (const KernelCheck& c : rank.checks)
-      checks.push_back({{"kernel", c.kernel},
-                        {"shape", c.shape},
-                        {"output", c.output},
-                        {"error", std::isfinite(c.error) ? Json(c.error) : Json()},
-                        {"bound", c.bound},
-                        {"repeats", c.repeats},
-                        {"holds", c.holds()},
-                        {"seconds", c.seconds},
-                        {"of_bound", share_of_peak(c, peak, bf16)}});
+    for (const KernelCheck& c : rank.checks) {
+      checks.push_back(to_json(c));
+      checks.back().update({{"holds", c.holds()}, {"of_bound", share_of_peak(c, peak, bf16)}});
+    }
     list.push_back({{"host", rank.host}, {"machine", rank.machine}, {"judged", rank.judged}, {"checks", checks}});
   }
   return {{"holds", wrong_kernels(ranks).empty()}, {"ranks", list}};

@@ -1,7 +1,8 @@
-// The kernels of a run compared with their plain references on every rank (core/check): by `sestina
-// check`, and at the start of a run that computes on a device (run.check). A device on which all of them held is
-// remembered, with its driver and this build, in a file of its node. No Kokkos.
+// The kernels of a run compared with their plain references on every rank (core/check): by `sestina check`,
+// and at the start of a run that computes on a device (run.check). A device on which all of them held is remembered,
+// with its driver and this build, in a file of its node. No Kokkos.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct RankChecks {
   bool judged = true;         // false on a device that computes nothing: only that all kernels run
   std::vector<KernelCheck> checks;
 };
+
+// Returns the check as JSON, as ranks tell each other and `sestina check --json` prints; an infinite error is null.
+nlohmann::ordered_json to_json(const KernelCheck&);
 
 // Checks the kernels on all ranks, which have their Kokkos, and what they send each other. Collective; the result is
 // the same on all ranks.

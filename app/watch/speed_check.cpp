@@ -4,19 +4,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "app/start/kokkos_session.hpp"
+#include "app/watch/node_record.hpp"
 #include "core/machine_speed.hpp"
-#include "io/store/output_file.hpp"
 #include "kernels/base/host_name.hpp"
 #include "kernels/blas/exec.hpp"
 #include "parallel/stage/exchange_rate.hpp"
-
-namespace fs = std::filesystem;
 
 namespace sestina {
 namespace {
@@ -36,8 +31,7 @@ Speed speed_of(const Json& json) {
 }
 
 Json read_records(const std::string& file) {
-  std::ifstream in(file);
-  const Json records = Json::parse(in, nullptr, false);
+  Json records = read_record_file(file);
   return records.is_object() ? records : Json::object();
 }
 
@@ -90,23 +84,7 @@ Speed read_record(const std::string& file, const std::string& set_up) { return r
 bool raise_record(const std::string& file, const std::string& set_up, const Speed& now) {
   Json records = read_records(file);
   records[set_up] = to_json(best_of(record_in(records, set_up), now));
-  try {
-    fs::create_directories(fs::path(file).parent_path());
-    write_output_file(file, records.dump(2) + "\n");
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-std::string record_file(const std::string& kind) {
-  const auto folder = [](const char* variable) {
-    const char* value = std::getenv(variable);
-    return value == nullptr ? std::string() : std::string(value);
-  };
-  const std::string cache = folder("XDG_CACHE_HOME"), home = folder("HOME");
-  if (cache.empty() && home.empty()) return "";
-  return (cache.empty() ? home + "/.cache" : cache) + "/sestina/" + kind + "/" + host_name() + ".json";
+  return write_record_file(file, records);
 }
 
 std::vector<RankSpeed> check_speed(RunOptions::Space space, Runtime& runtime) {

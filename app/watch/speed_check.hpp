@@ -47,10 +47,6 @@ std::vector<std::string> slow_lines(const std::vector<RankSpeed>&);
 Speed read_record(const std::string& file, const std::string& set_up);
 bool raise_record(const std::string& file, const std::string& set_up, const Speed& now);
 
-// Returns the file of this node for records of one kind ("speed"): in $XDG_CACHE_HOME or ~/.cache, "" where there is
-// neither.
-std::string record_file(const std::string& kind);
-
 // Measures all ranks, which have their Kokkos, and raises the records of their nodes. Collective; the result is the
 // same on all ranks.
 std::vector<RankSpeed> check_speed(RunOptions::Space, Runtime&);
