@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <tuple>
 
 #include "app/watch/first_bad_search.hpp"
@@ -82,10 +83,11 @@ std::string to_text(const FirstDifference& difference) {
   const std::string samples = difference.first_sample == difference.last_sample
                                   ? fmt::format("sample {}", difference.first_sample)
                                   : fmt::format("samples {} to {}", difference.first_sample, difference.last_sample);
+  constexpr std::string_view gradient = "gradient of ";
+  const bool of_weight = at.tensor.starts_with(gradient) && at.sequence < 0;
   const std::string where = fmt::format(
-      "{} of {} (rank{} {}, stage {}, micro-batch {}, {})",
-      at.tensor.starts_with("gradient of ") && at.sequence < 0 ? "gradient" : at.tensor,
-      at.tensor.starts_with("gradient of ") && at.sequence < 0 ? at.tensor.substr(12) + " in " + at.layer : at.layer,
+      "{} of {} (rank{} {}, stage {}, micro-batch {}, {})", of_weight ? "gradient" : at.tensor,
+      of_weight ? at.tensor.substr(gradient.size()) + " in " + at.layer : at.layer,
       difference.ranks.size() > 1 ? "s" : "", fmt::join(difference.ranks, ", "), at.stage, at.micro, samples);
   if (difference.comes_again) return fmt::format("first different in the {}: {}", pass_text(at.pass), where);
   return fmt::format(

@@ -13,12 +13,12 @@ struct ShowText {
 struct BenchStepArguments : BenchArguments {};
 struct BenchKernelsArguments : BenchArguments {};
 
-using Command =
-    std::variant<ShowText, InitArguments, TrainArguments, PlanArguments, EvalArguments, GenerateArguments,
-                 HessianArguments, DataTokenizeArguments, DataTrainTokenizerArguments, DataInspectArguments,
-                 DataVerifyArguments, CheckpointListArguments, CheckpointVerifyArguments, CheckpointExportArguments,
-                 CheckpointConvertArguments, CheckpointImportArguments, ReportArguments, SweepArguments,
-                 BenchStepArguments, BenchKernelsArguments, BenchOptimizerArguments, BenchIoArguments, InfoArguments, CheckArguments>;
+using Command = std::variant<ShowText, InitArguments, TrainArguments, PlanArguments, EvalArguments, GenerateArguments,
+                             HessianArguments, DataTokenizeArguments, DataTrainTokenizerArguments, DataInspectArguments,
+                             DataVerifyArguments, CheckpointListArguments, CheckpointVerifyArguments,
+                             CheckpointExportArguments, CheckpointConvertArguments, CheckpointImportArguments,
+                             ReportArguments, SweepArguments, BenchStepArguments, BenchKernelsArguments,
+                             BenchOptimizerArguments, BenchIoArguments, InfoArguments, CheckArguments>;
 
 // Parses the command line; throws Error(usage) with a suggestion. `sestina manual bash|man` (not listed) answers with
 // the completion for bash and the manual page, made from the same tables as -h.

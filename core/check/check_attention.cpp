@@ -71,10 +71,8 @@ struct HeadPart {
   }
 };
 
-void append(std::vector<double>& all, const std::vector<double>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
-void append(std::vector<std::size_t>& all, const std::vector<std::size_t>& more) {
+template <class Value>
+void append(std::vector<Value>& all, const std::vector<Value>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 

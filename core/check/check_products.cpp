@@ -24,6 +24,19 @@ double sum_bound(std::size_t k) {
   return 4 * spacing<TC> + 8 * std::sqrt(static_cast<double>(k)) * spacing<Acc<TC>>;
 }
 
+// Returns the sums over k of left(row, p) right(p, col) at these places of (., n).
+template <class Left, class Right>
+std::vector<double> sums_at(const std::vector<std::size_t>& places, std::size_t n, std::size_t k, const Left& left,
+                            const Right& right) {
+  std::vector<double> sums;
+  for (const std::size_t place : places) {
+    double sum = 0;
+    for (std::size_t p = 0; p < k; ++p) sum += left(place / n, p) * right(p, place % n);
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
 template <class Exec, class TA, class TC>
 class ProductCheck {
  public:
@@ -36,14 +49,9 @@ class ProductCheck {
     auto b = op_b == Op::none ? checker.template numbers<TA>(k, n) : checker.template numbers<TA>(n, k);
     auto c = checker.template blank<TC>(m, n);
     const std::vector<std::size_t> places = some_places(m, n);
-    std::vector<double> sums;
-    for (const std::size_t place : places) {
-      const std::size_t i = place / n, j = place % n;
-      double sum = 0;
-      for (std::size_t p = 0; p < k; ++p)
-        sum += (op_a == Op::none ? a.start(i, p) : a.start(p, i)) * (op_b == Op::none ? b.start(p, j) : b.start(j, p));
-      sums.push_back(sum);
-    }
+    const std::vector<double> sums = sums_at(
+        places, n, k, [&](std::size_t i, std::size_t p) { return op_a == Op::none ? a.start(i, p) : a.start(p, i); },
+        [&](std::size_t p, std::size_t j) { return op_b == Op::none ? b.start(p, j) : b.start(j, p); });
     const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     checker.check({name, fmt::format("{} x {} x {}", m, n, k), flops},
                   {expected("C", c, sum_bound<TC>(k), sums, places, std::sqrt(static_cast<double>(k)) / 3)},
@@ -56,12 +64,9 @@ class ProductCheck {
     auto a = checker.template numbers<TA>(m, k);
     auto c = checker.template blank<TC>(m, m);
     const std::vector<std::size_t> places = some_places(m, m);
-    std::vector<double> sums;
-    for (const std::size_t place : places) {
-      double sum = 0;
-      for (std::size_t p = 0; p < k; ++p) sum += a.start(place / m, p) * a.start(place % m, p);
-      sums.push_back(sum);
-    }
+    const std::vector<double> sums = sums_at(
+        places, m, k, [&](std::size_t i, std::size_t p) { return a.start(i, p); },
+        [&](std::size_t p, std::size_t j) { return a.start(j, p); });
     const double flops = static_cast<double>(m) * static_cast<double>(m) * static_cast<double>(k);
     // Diagonal elements are sums of squares, k / 3: their one rounding is relative to that.
     const double diagonal = static_cast<double>(k) / 3;

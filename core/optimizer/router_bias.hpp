@@ -3,8 +3,7 @@
 // (kernels/model/router.hpp): no gradient reaches b. After each update
 //   b_e += rate * sign(mean load - load_e),
 // where loads are those of core/optimizer/expert_loads.hpp: whole numbers, compared without rounding, of which every
-// layout makes the same bits. An update that is withheld moves no b, nor does one
-// after model.router_bias_until.
+// layout makes the same bits. An update that is withheld moves no b, nor does one after model.router_bias_until.
 #pragma once
 #include <vector>
 

@@ -49,11 +49,12 @@ std::pair<std::size_t, std::uint64_t> StageAudit<Exec, T>::place_of(const BitFli
 // Deals the flip out to the stage that has its tensor.
 template <class Exec, class T>
 void StageAudit<Exec, T>::begin_passes(std::optional<int> digests, const std::optional<BitFlip>& flip) {
+  const auto [stage, tensor] = flip ? place_of(*flip) : std::pair(runs_.size(), std::uint64_t{0});
   for (std::size_t i = 0; i < runs_.size(); ++i) {
     std::optional<BitFlip> own;
-    if (flip && place_of(*flip).first == i) {
+    if (i == stage) {
       own = flip;
-      own->tensor = place_of(*flip).second;
+      own->tensor = tensor;
     }
     const bool in_activation = own && own->in_activation;
     digests_[i]->begin(digests, in_activation ? std::nullopt : own);
