@@ -1,9 +1,13 @@
 // [optimizer], [optimizer.scalar], [optimizer.refresh] and [[optimizer.group]].
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 
 #include "core/deck/deck.hpp"
+#include "core/deck/expert_options.hpp"
 #include "core/deck/options.hpp"
 #include "core/deck/recipes.hpp"
 
@@ -278,8 +282,16 @@ void require_whole_blocks(Deck& deck, const Options& options) {
       (optimizer.kind == "adamw" || std::any_of(optimizer.group.begin(), optimizer.group.end(), is_adamw));
   if (optimizer.state_bits != 8 || !cuts_adamw) return;
   // Columns of row-parallel weights on one rank, which must be whole blocks.
-  const std::int64_t tp = options.parallel.tp, query = options.model.query_width() / tp,
-                     inner = options.model.intermediate_size / tp, common = std::gcd(query, inner);
+  const int tp = options.parallel.tp;
+  const std::int64_t query = options.model.query_width() / tp;
+  std::int64_t common = query;
+  std::vector<std::int64_t> inner;  // sizes of the ranks' parts of the MLP, the largest first
+  for (int rank = 0; rank < tp; ++rank) {
+    inner.push_back(first_of_mlp(options.model, tp, rank + 1) - first_of_mlp(options.model, tp, rank));
+    common = std::gcd(common, inner.back());
+  }
+  std::sort(inner.begin(), inner.end(), std::greater<>());
+  inner.erase(std::unique(inner.begin(), inner.end()), inner.end());
   if (common % optimizer.state_block == 0) return;
   std::string allowed;
   for (std::int64_t block = smallest_block; block <= largest_block && common % block == 0; block *= 2)
@@ -288,7 +300,7 @@ void require_whole_blocks(Deck& deck, const Options& options) {
       "optimizer.state_block",
       fmt::format("parallel.tp = {} cuts rows of o_proj and down_proj into {} and {} columns: a block of {} would "
                   "lie on two ranks",
-                  tp, query, inner, optimizer.state_block),
+                  tp, query, fmt::join(inner, " or "), optimizer.state_block),
       allowed + (allowed.empty() ? "" : "or ") + "optimizer.state_bits = 32");
 }
 

@@ -206,6 +206,13 @@ void resolve_correction(Deck& deck, Options& options) {
   options.optimizer.adamw.momentum_decay = deck.number(key, stretched, not_negative);
 }
 
+std::int64_t first_of_mlp(const ModelConfig& model, int tp, int tp_rank) {
+  constexpr std::int64_t aligned = 8;
+  const std::int64_t size = model.intermediate_size;
+  const std::int64_t unit = size % tp != 0 && size % aligned == 0 && size / aligned >= tp ? aligned : 1;
+  return (size / unit * tp_rank + tp - 1) / tp * unit;
+}
+
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int tp) {
   std::vector<ModelDefect> found;
   const auto need = [&](std::int64_t size, const char* what) {
@@ -216,7 +223,17 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
   if (model.has_experts() && tp > 1)
     found.push_back({"parallel.tp", "tensor parallelism is not implemented for mixtures of experts", "1"});
   need(model.num_attention_heads, "num_attention_heads");
-  need(model.intermediate_size, "intermediate_size");
+  if (!model.linear.is_dense() && model.intermediate_size % tp != 0) {
+    found.push_back({"parallel.tp",
+                     fmt::format("does not divide model.intermediate_size = {}: ranks have equal parts of weights with "
+                                 "model.linear.form = \"{}\"",
+                                 model.intermediate_size, model.linear.form),
+                     fmt::format("a divisor of {}", model.intermediate_size)});
+  } else if (model.intermediate_size < tp) {
+    found.push_back({"parallel.tp",
+                     fmt::format("leaves ranks none of model.intermediate_size = {}", model.intermediate_size),
+                     fmt::format("1 to {}", model.intermediate_size)});
+  }
   // Key and value heads are split, or several ranks hold each one.
   const std::int64_t kv = model.num_key_value_heads;
   if (kv > 0 && kv % tp != 0 && tp % kv != 0)

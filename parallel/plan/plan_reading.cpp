@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/deck/expert_options.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -17,10 +18,10 @@ struct Fused {
 
 Fused fused_tensors(const ModelConfig& model, int tp) {
   const std::int64_t d = model.hidden_size, q = model.query_width(), kv = model.key_value_width();
-  const std::int64_t fc1 = (model.gated() ? 2 : 1) * model.intermediate_size;
-  const std::int64_t shape[4][2] = {// fc2, fc1, qkv, o: the modules' order reversed
-                                    {d, model.intermediate_size / tp},
-                                    {fc1 / tp, d},
+  const std::int64_t inner = first_of_mlp(model, tp, 1);  // of rank 0, which has the most
+  const std::int64_t shape[4][2] = {                      // fc2, fc1, qkv, o: the modules' order reversed
+                                    {d, inner},
+                                    {(model.gated() ? 2 : 1) * inner, d},
                                     {(q + 2 * kv) / tp, d},
                                     {d, q / tp}};
   constexpr std::int64_t flops_factor = 20;

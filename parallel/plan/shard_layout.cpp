@@ -6,6 +6,7 @@
 #include <queue>
 #include <utility>
 
+#include "core/deck/expert_options.hpp"
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/block_turns.hpp"
@@ -21,6 +22,14 @@ TensorShard even(TensorShard::Cut cut, std::int64_t size, int parts, int part) {
   return {cut, edge(part), edge(part + 1)};
 }
 
+// Returns a rank's part of a side that all ranks of the group share. Of sides of a layer those as long as those of the
+// MLP are cut as these are: heads and what forms of weights cut divide evenly either way.
+TensorShard part_of_side(TensorShard::Cut cut, std::int64_t size, const TensorSpec& spec, const ModelConfig& model,
+                         int tp, int tp_rank) {
+  if (spec.layer < 0 || size != model.intermediate_size) return even(cut, size, tp, tp_rank);
+  return {cut, first_of_mlp(model, tp, tp_rank), first_of_mlp(model, tp, tp_rank + 1)};
+}
+
 }  // namespace
 
 TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int tp, int tp_rank) {
@@ -31,12 +40,12 @@ TensorShard tensor_shard(const TensorSpec& spec, const ModelConfig& model, int t
     case TensorCut::none:
       break;
     case TensorCut::rows:
-      return even(Cut::rows, spec.rows, tp, tp_rank);
+      return part_of_side(Cut::rows, spec.rows, spec, model, tp, tp_rank);
     case TensorCut::key_value:
       return heads >= tp ? even(Cut::rows, spec.rows, tp, tp_rank)
                          : even(Cut::rows, spec.rows, heads, static_cast<int>(std::int64_t{tp_rank} * heads / tp));
     case TensorCut::cols:
-      return even(Cut::cols, spec.cols, tp, tp_rank);
+      return part_of_side(Cut::cols, spec.cols, spec, model, tp, tp_rank);
   }
   return {Cut::none, 0, spec.rows};
 }

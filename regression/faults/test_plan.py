@@ -139,7 +139,7 @@ class Plans(Case):
             self.assertLessEqual(calls[1], calls[0])  # a rank talks no more often among many
 
     def test_layouts_that_do_not_fit(self):
-        for words, text in ((["model.preset=llama-1b", "parallel.tp=8"], "does not divide model.intermediate_size = 5461"),
+        for words, text in ((["model.preset=llama-1b", "parallel.tp=8", "model.linear.form=lora"], "does not divide model.intermediate_size = 5461"),
                             (["model.preset=qwen3-8b", "parallel.tp=3"], "does not divide model.num_attention_heads = 32"),
                             (["model.preset=llama-8m", "parallel.pp=9"], "more pipeline stages than layers"),
                             (["model.preset=llama-8m", "optimizer.kind=muon", "parallel.cost=seconds"], "machine.peak_tflops")):

@@ -300,10 +300,21 @@ TEST(Options, ReadsAnyNumberOfRanksButRunsOne) {
   }
 }
 
-TEST(Options, TensorParallelSizesMustDivide) {
+TEST(Options, TensorParallelSizesMustFit) {
   expect_error("[parallel]\ntp = 3\n", "parallel.tp: does not divide model.num_attention_heads = 8");
   expect_error("[parallel]\npp = 9\n", "parallel.pp: more pipeline stages than layers");
-  EXPECT_FALSE(tensor_parallel_defects(preset("llama-1b"), 8).empty());  // intermediate size 5461
+  EXPECT_TRUE(tensor_parallel_defects(preset("llama-1b"), 8).empty());  // intermediate size 5461: in uneven parts
+  ModelConfig odd = preset("llama-1b");
+  odd.linear.form = "lora";
+  ASSERT_EQ(tensor_parallel_defects(odd, 8).size(), 1u);
+  EXPECT_EQ(
+      tensor_parallel_defects(odd, 8)[0].what,
+      "does not divide model.intermediate_size = 5461: ranks have equal parts of weights with model.linear.form = "
+      "\"lora\"");
+  odd.linear.form = "dense";
+  odd.intermediate_size = 7;
+  ASSERT_EQ(tensor_parallel_defects(odd, 8).size(), 1u);
+  EXPECT_EQ(tensor_parallel_defects(odd, 8)[0].what, "leaves ranks none of model.intermediate_size = 7");
   EXPECT_TRUE(tensor_parallel_defects(preset("qwen3-32b"), 8).empty());
   EXPECT_TRUE(tensor_parallel_defects(preset("qwen3-32b"), 16).empty());  // each key head on two ranks
 }
@@ -328,6 +339,8 @@ TEST(Options, MomentsInEightBitsLieInBlocksThatNobodyCuts) {
       << said;
   EXPECT_NE(said.find("allowed 8, 16, or optimizer.state_bits = 32"), said.npos) << said;
   EXPECT_EQ(refused(narrow, "state_block = 16\n"), "");
+  const std::string uneven = refused("hidden_size = 96\nintermediate_size = 161\n", "state_block = 8\n");
+  EXPECT_NE(uneven.find("into 48 and 81 or 80 columns"), said.npos) << uneven;
   EXPECT_NE(refused(narrow, "state_block = 32\n"), "");
   EXPECT_NE(refused(odd, "state_block = 8\n").find("allowed optimizer.state_bits = 32"), said.npos);
   EXPECT_EQ(refused(narrow, "kind = \"muon\"\n"), "");

@@ -164,6 +164,19 @@ TEST(Collectives, OfAnUnevenShareAreThoseOfThePlan) {
   expect_as_planned<float>(run, "uneven");
 }
 
+// Parts of the MLP that differ: the busiest tensor-parallel rank is the first.
+TEST(Collectives, OfUnevenPartsAreThoseOfThePlan) {
+  for (const std::int64_t size : {83, 88})
+    for (const int tp : tensor_sizes())
+      for (const TpUpdate update : {TpUpdate::home, TpUpdate::duplicated, TpUpdate::distributed, TpUpdate::blockwise}) {
+        if (tp == 1) continue;
+        TrainingCase run = collectives_case(tp);
+        run.options.model.intermediate_size = size;
+        run.options.parallel.tp_update = update;
+        expect_as_planned<bf16>(run, fmt::format("{} columns, tp {}, update {}", size, tp, static_cast<int>(update)));
+      }
+}
+
 // Gradients are reduced, and weights come, for each micro-batch: blocks that are in their places do not come again.
 TEST(Collectives, OfGradientsAndWeightsInTurnAreThoseOfThePlan) {
   for (const auto shard : {ParallelOptions::Shard::gradients, ParallelOptions::Shard::weights})

@@ -25,7 +25,8 @@ struct DecodedModel {
   ModelConfig config;
 };
 
-// Vocabularies of 61 are uneven over 2 and 4 ranks; where there are fewer key heads than ranks, several hold each.
+// Vocabularies of 61, and MLPs of 17, are uneven over 2 and 4 ranks; where there are fewer key heads than ranks,
+// several hold each.
 std::vector<DecodedModel> decoded_models() {
   std::vector<DecodedModel> all;
   const auto add = [&](const std::string& what, ModelConfig c) {
@@ -45,6 +46,10 @@ std::vector<DecodedModel> decoded_models() {
   learned.attention_bias = true;
   add("gpt, learned positions, biases", learned);
   add("gpt, every switch", contest_model());
+  for (const Family family : {Family::llama, Family::gpt}) {
+    add(fmt::format("{}, an MLP of 17", name(family)), small_model(family));
+    all.back().config.intermediate_size = 17;
+  }
   return all;
 }
 

@@ -221,6 +221,40 @@ TEST(PlannedBytes, OfShares) {
     }
 }
 
+// Parts of an MLP that differ: two rows on the first rank and one on each other. A row, in all layers, is some
+// kibibytes of weights, gradients and state, and more than 1 % of each.
+TrainingCase uneven_bytes_case(const std::string& kind, int tp, Family family) {
+  TrainingCase run = training_case(kind, family);
+  run.options.model.hidden_size = 128;
+  run.options.model.num_hidden_layers = 4;
+  run.options.model.intermediate_size = tp + 1;
+  run.options.model.vocab_size = 31;
+  run.options.parallel.tp = tp;
+  run.options.parallel.dp = world().size() / tp;
+  return run;
+}
+
+TEST(PlannedBytes, OfUnevenParts) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  Largest largest;
+  for (const int tp : {2, 4})
+    for (const Family family : {Family::llama, Family::gpt}) {
+      if (world().size() % tp != 0) continue;
+      const std::string what = fmt::format("uneven, tp {}, {}", tp, name(family));
+      for (const char* kind : {"adamw", "muon", "soap"})
+        largest.add(compare(uneven_bytes_case(kind, tp, family), fmt::format("{}, {}", kind, what)));
+      TrainingCase shares = uneven_bytes_case("muon", tp, family);
+      shares.options.parallel.partition = ParallelOptions::Partition::groups;
+      largest.add(compare(shares, "shares, " + what));
+      for (const auto update : {TpUpdate::duplicated, TpUpdate::distributed, TpUpdate::blockwise}) {
+        TrainingCase run = uneven_bytes_case("muon", tp, family);
+        run.options.parallel.tp_update = update;
+        if (update == TpUpdate::blockwise) run.options.parallel.shard = ParallelOptions::Shard::weights;
+        largest.add(compare(run, fmt::format("tp_update {}, {}", static_cast<int>(update), what)));
+      }
+    }
+}
+
 TEST(PlannedBytes, OfMeansOfWeights) {
   Largest largest;
   for (const char* kind : {"muon", "schedule-free"})

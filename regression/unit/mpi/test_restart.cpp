@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 struct RestartGrid {
   int dp, tp;
   bool in_shards = false;  // parallel.tp_update = "distributed"
+  bool uneven = false;     // six heads, and an MLP of 83 columns, which ranks do not divide
 };
 
 // A folder that all ranks know.
@@ -59,6 +60,12 @@ TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
   run.options.parallel.bucket_elements = 20000;
+  if (grid.uneven) {
+    run = uneven(run);
+    run.options.model.num_attention_heads = 6;
+    run.options.model.num_key_value_heads = 6;
+    run.options.model.head_dim = 8;
+  }
   if (grid.in_shards) run.options.parallel.tp_update = ParallelOptions::TpUpdate::distributed;
   return run;
 }
@@ -196,6 +203,34 @@ TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
     std::string last = folder.run("first");
     for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2, true}, RestartGrid{2, 2},
                                    RestartGrid{1, 2, true}, RestartGrid{1, 4, true}}) {
+      const std::string next = folder.run(std::to_string(++number));
+      pass_through<TypeParam>(kind, grid, last, next);
+      if (world().rank() == 0) {
+        EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << kind << ", passage " << number;
+      }
+      last = next;
+    }
+  }
+}
+
+// Parts of an MLP that differ: from three tensor-parallel ranks to one, to two, and back.
+TYPED_TEST(Restart, UnevenPartsReadOneAnother) {
+  for (const char* kind : {"adamw", "muon", "soap"}) {
+    const SharedFolder folder;
+    const bool shards = std::string(kind) == "muon";
+    const RestartGrid first{2, 2, false, true};
+    {
+      const TrainingCase run = restart_case(kind, first);
+      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
+      session.initialise(5);
+      Trained ignored;
+      train_steps(session, run.options, 0, 5, ignored);
+      save(session, world(), first, folder.run("first"));
+    }
+    int number = 0;
+    std::string last = folder.run("first");
+    for (const RestartGrid grid : {RestartGrid{1, 3, shards, true}, RestartGrid{1, 1, false, true},
+                                   RestartGrid{1, 2, shards, true}, RestartGrid{1, 3, false, true}, first}) {
       const std::string next = folder.run(std::to_string(++number));
       pass_through<TypeParam>(kind, grid, last, next);
       if (world().rank() == 0) {

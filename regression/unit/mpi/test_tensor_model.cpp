@@ -204,6 +204,17 @@ TYPED_TEST(TensorModel, IsTheWholeModelWithEverySwitch) {
   }
 }
 
+// An MLP of 17 columns, of which the first rank has one more than others.
+TYPED_TEST(TensorModel, IsTheWholeModelWithUnevenParts) {
+  for (const Family family : families)
+    for (const bool split : {true, false}) {
+      ModelConfig config = shared_model(family, false);
+      config.intermediate_size = 17;
+      expect_same_model<TypeParam, double>(config, {.sequence_parallel = split, .recompute = split, .masked = !split});
+      expect_same_model<TypeParam, float>(config, {.sequence_parallel = split});
+    }
+}
+
 TYPED_TEST(TensorModel, IsTheWholeModelInSinglePrecision) {
   for (const Family family : families)
     for (const bool split : {true, false})

@@ -272,6 +272,13 @@ inline TrainingCase grid_case(const std::string& kind, int tp, Family family = F
   return run;
 }
 
+// An MLP whose parts differ: by one row with 83, and with 88 over three or six ranks by the 8 rows of a unit.
+inline constexpr std::int64_t uneven_sizes[] = {83, 88};
+inline TrainingCase uneven(TrainingCase run, std::int64_t intermediate_size = uneven_sizes[0]) {
+  run.options.model.intermediate_size = intermediate_size;
+  return run;
+}
+
 inline std::vector<int> tensor_sizes() {
   std::vector<int> sizes;
   for (const int tp : {1, 2, 3, 6})

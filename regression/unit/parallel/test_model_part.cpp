@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "parallel/plan/shard_layout.hpp"
@@ -32,7 +34,8 @@ TEST(ModelPart, HasTheTensorsOfItsShard) {
     for (const std::int64_t kv : {1, 2, 8})
       for (const int tp : {1, 2, 4, 8})
         for (int rank = 0; rank < tp; ++rank) {
-          const ModelConfig whole = sized(family, kv, kv == 2);
+          ModelConfig whole = sized(family, kv, kv == 2);
+          if (kv == 8) whole.intermediate_size = 29;  // which no number of ranks divides
           ASSERT_TRUE(tensor_parallel_defects(whole, tp).empty());
           const ModelPart part = model_part(whole, tp, rank);
           const auto specs = tensor_specs(whole), own = tensor_specs(part.config);
@@ -51,6 +54,30 @@ TEST(ModelPart, HasTheTensorsOfItsShard) {
           }
           EXPECT_EQ(part.config.num_attention_heads % part.config.num_key_value_heads, 0);
         }
+}
+
+// Units of 8 rows where the ranks do not divide a size that consists of them and each gets one, else of one row.
+TEST(ModelPart, PartsOfTheMlpDifferByOneUnit) {
+  for (const std::int64_t size : {7, 24, 25, 88, 5461, 11008})
+    for (const int tp : {1, 2, 3, 5, 6, 7, 12}) {
+      ModelConfig whole = sized(Family::llama, 1, false);
+      whole.intermediate_size = size;
+      whole.num_attention_heads = tp;
+      EXPECT_EQ(tensor_parallel_defects(whole, tp).empty(), tp <= size) << size << " on " << tp;
+      if (tp > size) continue;
+      const std::int64_t unit = size % tp == 0 ? 0 : size % 8 == 0 && size / 8 >= tp ? 8 : 1;
+      const std::int64_t first = model_part(whole, tp, 0).config.intermediate_size;
+      std::int64_t least = first, sum = 0;
+      for (int rank = 0; rank < tp; ++rank) {
+        const std::int64_t part = model_part(whole, tp, rank).config.intermediate_size;
+        EXPECT_LE(part, first) << size << " on " << tp;
+        if (unit > 0) EXPECT_EQ(part % unit, 0) << size << " on " << tp;
+        least = std::min(least, part);
+        sum += part;
+      }
+      EXPECT_EQ(sum, size) << size << " on " << tp;
+      EXPECT_EQ(first - least, unit) << size << " on " << tp;
+    }
 }
 
 // Only a tensor that another rank holds too can have a partial gradient, and heads that are held once have none.
