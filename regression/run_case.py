@@ -23,7 +23,7 @@ case.toml
   [[close]]                            like [[metrics]], the second run being the reference
     runs = ["{work}/a", "{work}/b"]
     tolerance = {loss = 1e-6}
-  [[same]]                             the tensors of two checkpoints, bit for bit (by the manifests' digests)
+  [[same]]                             the tensors of two checkpoints of one layout, or converted to one, bit for bit
     checkpoints = ["{work}/a/checkpoints/latest", "{work}/b/checkpoints/latest"]
   [[same]]                             files, byte for byte
     files = ["{work}/x", "{case}/y"]
