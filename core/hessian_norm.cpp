@@ -22,6 +22,30 @@ std::uint64_t stream(std::uint64_t seed, const char* what, int number) {
   return stream_of(seed, what + std::to_string(number));
 }
 
+// Adds up the n numbers that values_of(k, values) makes of each vector k, in the order of the vectors, each of which
+// one rank takes.
+template <class Values>
+std::vector<double> sum_over_vectors(int vectors, std::size_t n, const VectorRanks& ranks, const Values& values_of) {
+  constexpr std::size_t piece = 1 << 18;  // numbers of each rank that are brought at a time
+  std::vector<double> sums(n, 0.0), values(n), all;
+  for (int first = 0; first < vectors; first += ranks.size) {
+    const int taken = std::min(ranks.size, vectors - first);
+    if (ranks.rank < taken) values_of(first + ranks.rank, values);
+    for (std::size_t begin = 0; begin < n; begin += piece) {
+      const std::size_t count = std::min(piece, n - begin);
+      const double* from = &values[begin];
+      if (ranks.size > 1) {
+        all.resize(count * static_cast<std::size_t>(ranks.size));
+        ranks.gather(from, count, all.data());
+        from = all.data();
+      }
+      for (int rank = 0; rank < taken; ++rank, from += count)
+        for (std::size_t i = 0; i < count; ++i) sums[begin + i] += from[i];
+    }
+  }
+  return sums;
+}
+
 // Computes x = op(U) x, or x op(V), for the coordinates x of a matrix.
 void multiply(Gemm<Host>& gemm, const RotatedMatrix& m, bool from_left, Op op, std::vector<double>& coordinates,
               std::vector<double>& scratch) {
@@ -90,31 +114,32 @@ void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v) {
 }
 
 std::vector<double> hessian_row_norms(HessianProducts& products, Gemm<Host>& gemm,
-                                      const std::vector<RotatedMatrix>& rotated, int vectors, std::uint64_t seed) {
+                                      const std::vector<RotatedMatrix>& rotated, int vectors, std::uint64_t seed,
+                                      const VectorRanks& ranks) {
   const std::size_t n = products.size();
-  std::vector<double> v(n), product(n), logs(n, 0.0);
-  for (int k = 0; k < vectors; ++k) {
+  std::vector<double> v(n);
+  const auto logs_of = [&](int k, std::vector<double>& logs) {
     cauchy_vector(seed, k, v);
     rotate_coordinates(gemm, rotated, false, v);
-    products.times(v, product);
-    rotate_coordinates(gemm, rotated, true, product);
-    for (std::size_t i = 0; i < n; ++i) logs[i] += std::log(std::abs(product[i]));  // log 0 makes the mean 0, as it is
-  }
+    products.times(v, logs);
+    rotate_coordinates(gemm, rotated, true, logs);
+    for (double& value : logs) value = std::log(std::abs(value));  // log 0 makes the mean 0, as it is
+  };
+  std::vector<double> logs = sum_over_vectors(vectors, n, ranks, logs_of);
   const double count = vectors, unbiased = std::pow(std::cos(std::numbers::pi / (2 * count)), count);
   for (double& row : logs) row = std::exp(row / count) * unbiased;
   return logs;
 }
 
-double hessian_frobenius(HessianProducts& products, int vectors, std::uint64_t seed) {
+double hessian_frobenius(HessianProducts& products, int vectors, std::uint64_t seed, const VectorRanks& ranks) {
   std::vector<double> r(products.size()), product;
-  double squares = 0;
-  for (int k = 0; k < vectors; ++k) {
+  const auto squares_of = [&](int k, std::vector<double>& squares) {
     const std::uint64_t key = stream(seed, "signs ", k);
     for (std::size_t i = 0; i < r.size(); ++i) r[i] = uniform(key, i) < 0.5 ? -1 : 1;
     products.times(r, product);
-    squares += std::pow(root_of_squares(product), 2);
-  }
-  return std::sqrt(squares / vectors);
+    squares[0] = std::pow(root_of_squares(product), 2);
+  };
+  return std::sqrt(sum_over_vectors(vectors, 1, ranks, squares_of)[0] / vectors);
 }
 
 LossGradient::LossGradient(const Host& exec, const ModelConfig& config, int micro_batch, int sequence,

@@ -52,10 +52,18 @@ struct RotatedMatrix {
 // Turns coordinates X of the matrices into W, or with `back` the other way round (as gradients go too); others stay.
 void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedMatrix>&, bool back, std::vector<double>& coordinates);
 
+// Ranks that take vectors in turn, each with the whole function: all of them call an estimate and get the same bits,
+// those of one rank, since what the vectors give is added up in their order.
+struct VectorRanks {
+  int rank = 0, size = 1;
+  // Brings n numbers of each rank to all, by rank.
+  std::function<void(const double* mine, std::size_t n, double* all)> gather;
+};
+
 // Returns ||H_j||_1 of every row from so many vectors, drawn from the seed alone. rotated: H in the coordinates X.
 std::vector<double> hessian_row_norms(HessianProducts&, Gemm<Host>&, const std::vector<RotatedMatrix>& rotated,
-                                      int vectors, std::uint64_t seed);
-double hessian_frobenius(HessianProducts&, int vectors, std::uint64_t seed);
+                                      int vectors, std::uint64_t seed, const VectorRanks& ranks = {});
+double hessian_frobenius(HessianProducts&, int vectors, std::uint64_t seed, const VectorRanks& ranks = {});
 
 // Sets v to vector `number` of the seed.
 void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v);

@@ -3,7 +3,6 @@
 #include "app/experiments/diagnose.hpp"
 #include "app/start/all_ranks.hpp"
 #include "app/start/program_frame.hpp"
-#include "app/start/rank_run.hpp"
 #include "kernels/base/error.hpp"
 
 namespace sestina {
@@ -12,8 +11,7 @@ int run_diagnose(int argc, char** argv) {
   return run_call_of("diagnose", {argc, argv, all_ranks()}, [](const Command& command) {
     const auto* arguments = std::get_if<HessianArguments>(&command);
     SESTINA_REQUIRE(arguments != nullptr, "no experiment");
-    require_one_task("diagnose hessian");
-    return run_diagnose_hessian(*arguments);
+    return run_diagnose_hessian(*arguments, all_ranks());
   });
 }
 

@@ -1,5 +1,5 @@
 // `sestina diagnose hessian`: the (1,1)-norm of the Hessian of the loss at a checkpoint, in the coordinates of the
-// weights and in those in which its optimizer adapts them.
+// weights and in those in which its optimizer adapts them. Ranks share the vectors of the estimates.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -12,9 +12,10 @@
 
 #include "app/experiments/checkpoint_bases.hpp"
 #include "app/experiments/diagnose.hpp"
-#include "app/start/kokkos_session.hpp"
+#include "app/start/rank_run.hpp"
+#include "app/start/run_deck.hpp"
 #include "app/train/dense_reader.hpp"
-#include "app/train/restore.hpp"
+#include "app/train/rank_source.hpp"
 #include "app/train/run_data.hpp"
 #include "core/hessian_norm.hpp"
 #include "core/stage.hpp"
@@ -104,27 +105,41 @@ void name_tensors(const std::vector<TensorSpec>& specs, const std::vector<Rotate
   }
 }
 
+VectorRanks vector_ranks(Communicator& world) {
+  return {world.rank(), world.size(), [&world](const double* mine, std::size_t n, double* all) {
+            world.all_gather(mine, n * sizeof(double), all);
+          }};
+}
+
 Result measure(const HessianArguments& arguments, const Options& options, const std::string& checkpoint,
-               const std::vector<FixedBatch>& batches) {
+               const std::vector<FixedBatch>& batches, Runtime& runtime) {
   const PassOptions setting = pass_options(options);
   LossGradient loss(Host(), options.model, setting.micro_batch, setting.sequence, batches);
   const std::vector<TensorSpec> specs = loss.specs();
   const CheckpointReader reader(checkpoint, false);
-  std::vector<double> at = read_weights(reader, specs), gradient;
-  const std::vector<RotatedMatrix> bases = read_bases(reader, specs, options.optimizer);
+  std::vector<double> at, gradient;
+  std::vector<RotatedMatrix> bases;
   Result result;
-  name_tensors(specs, bases, result);
-  result.loss = loss(at, gradient);
-  if (!std::isfinite(result.loss)) fail(ExitCode::diverged, "{}: its weights are finite, the loss is not", checkpoint);
+  runtime.phase("reading the weights", [&] {
+    at = read_weights(reader, specs);
+    bases = read_bases(reader, specs, options.optimizer);
+    name_tensors(specs, bases, result);
+    result.loss = loss(at, gradient);
+    if (!std::isfinite(result.loss))
+      fail(ExitCode::diverged, "{}: its weights are finite, the loss is not", checkpoint);
+  });
+  runtime.set_timeout(options.run.abort_timeout);
+  const VectorRanks ranks = vector_ranks(runtime.world());
   HessianProducts products([&](const std::vector<double>& w, std::vector<double>& g) { loss(w, g); }, std::move(at));
   Gemm<Host> gemm{Host()};
   std::vector<double> v(products.size());
   cauchy_vector(arguments.seed, 0, v);
   result.difference_error = products.error(v);
-  add_up(specs, hessian_row_norms(products, gemm, {}, arguments.vectors, arguments.seed), &Norms::norm, result);
+  add_up(specs, hessian_row_norms(products, gemm, {}, arguments.vectors, arguments.seed, ranks), &Norms::norm, result);
   if (!bases.empty())
-    add_up(specs, hessian_row_norms(products, gemm, bases, arguments.vectors, arguments.seed), &Norms::rotated, result);
-  result.frobenius = hessian_frobenius(products, std::max(2, arguments.vectors / 5), arguments.seed);
+    add_up(specs, hessian_row_norms(products, gemm, bases, arguments.vectors, arguments.seed, ranks), &Norms::rotated,
+           result);
+  result.frobenius = hessian_frobenius(products, std::max(2, arguments.vectors / 5), arguments.seed, ranks);
   return result;
 }
 
@@ -176,19 +191,27 @@ void print_table(const Json& head, const Result& result) {
     fmt::print("\nThe checkpoint holds no bases of an optimizer: there are no rotated coordinates\n");
 }
 
-}  // namespace
-
-int run_diagnose_hessian(const HessianArguments& arguments) {
-  const Source source = find_source(arguments.checkpoint, "");
-  const Options options = options_of(source, arguments.deck);
-  require_byte_vocabulary(options);
+int diagnose_on_ranks(const HessianArguments& arguments, Runtime& runtime) {
+  warn_on_stderr(runtime);
+  const Source source = find_rank_source(runtime, arguments.checkpoint, "");
+  const std::string vectors = std::to_string(arguments.vectors), seed = std::to_string(arguments.seed);
+  const Options options = read_rank_options(runtime, source, arguments.deck,
+                                            {{"--vectors", vectors, "", true}, {"--seed", seed, "", true}}, true);
+  compare_rank_data(runtime, source, options, {});
   const bool held_out = has_validation(options.data);
-  const auto tokenizer = open_tokenizer(options.data);
-  const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
-  const std::vector<FixedBatch> batches = fixed_batches(options, set);
-  const KokkosSession kokkos(options.run.threads, arguments.kokkos);
-  Result result = measure(arguments, options, source.checkpoint, batches);
-  result.tokens = windows_read(options, set) * static_cast<std::uint64_t>(options.data.sequence_length);
+  std::vector<FixedBatch> batches;
+  std::uint64_t tokens = 0;
+  runtime.phase("opening the data", [&] {
+    require_byte_vocabulary(options);
+    const auto tokenizer = open_tokenizer(options.data);
+    const SampleSet set = open_samples(options, held_out ? Split::validation : Split::train, tokenizer.get());
+    batches = fixed_batches(options, set);
+    tokens = windows_read(options, set) * static_cast<std::uint64_t>(options.data.sequence_length);
+  });
+  const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, 0);
+  Result result = measure(arguments, options, source.checkpoint, batches, runtime);
+  result.tokens = tokens;
+  if (!runtime.is_first()) return 0;
   const Json head{{"model", source.checkpoint},
                   {"split", held_out ? "validation" : "train"},
                   {"tokens", result.tokens},
@@ -203,6 +226,13 @@ int run_diagnose_hessian(const HessianArguments& arguments) {
   else
     print_table(head, result);
   return 0;
+}
+
+}  // namespace
+
+int run_diagnose_hessian(const HessianArguments& arguments, const RankSource& ranks) {
+  Runtime runtime(ranks, find_start_timeout(arguments.deck));
+  return run_on_ranks(runtime, [&] { return diagnose_on_ranks(arguments, runtime); });
 }
 
 }  // namespace sestina

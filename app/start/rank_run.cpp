@@ -36,8 +36,8 @@ void require_one_task(const char* verb) {
   const Launch launch = find_launch();
   if (launch.tasks > 1)
     fail(ExitCode::unavailable,
-         "{} runs as one process, but {} tasks were started ({} is set); train, eval, generate and bench step take "
-         "several",
+         "{} runs as one process, but {} tasks were started ({} is set); train, eval, generate, diagnose and bench "
+         "step take several",
          verb, launch.tasks, launch.variable);
 }
 

@@ -23,11 +23,11 @@ Source find_rank_source(Runtime& runtime, const std::string& checkpoint_or_run, 
 }
 
 Options read_rank_options(Runtime& runtime, const Source& source, const DeckArguments& layers,
-                          std::vector<Statement> more) {
+                          std::vector<Statement> more, bool whole) {
   Options options;
   std::vector<Statement> said;
   runtime.phase("reading the deck", [&] {
-    SourceDeck found = read_source_deck(source, layers, runtime.size());
+    SourceDeck found = read_source_deck(source, layers, whole ? 1 : runtime.size());
     said = deck_statements(found.deck, given_deck(layers));
     options = std::move(found.options);
     for (Statement& statement : more) said.push_back(std::move(statement));

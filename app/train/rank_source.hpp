@@ -16,7 +16,9 @@ namespace sestina {
 Source find_rank_source(Runtime&, const std::string& checkpoint_or_run, const std::string& hf);
 
 // Reads the deck (read_source_deck) and compares it, and what else the command line says; sets the start's timeout.
-Options read_rank_options(Runtime&, const Source&, const DeckArguments& layers, std::vector<Statement> more);
+// whole: every rank has the whole model and all data, as one process has, and the deck is that of one.
+Options read_rank_options(Runtime&, const Source&, const DeckArguments& layers, std::vector<Statement> more,
+                          bool whole = false);
 
 // Compares the files that the options name, those of the command line, as (option, path), and the checkpoint.
 void compare_rank_data(Runtime&, const Source&, const Options&,

@@ -422,8 +422,15 @@ class Ranks(Case):
 
     def test_25_verbs_of_one_process(self):
         self.train("run", "run.steps=2")
-        output = self.finish(self.start_ranks(2, "diagnose", "hessian", "-r", self.work / "run"), UNAVAILABLE)[1]
-        self.assertIn("diagnose hessian runs as one process", output)
+        output = self.finish(self.start_ranks(2, "checkpoint", "export", self.work / "run", "-o", self.work / "hf"), UNAVAILABLE)[1]
+        self.assertIn("checkpoint export runs as one process", output)
+
+    def test_25_diagnose_tells_a_bad_deck_once(self):
+        self.train("run", "run.steps=2")
+        first = ("diagnose", "hessian", "-r", self.work / "run", "--vectors", "2")
+        output = self.finish(self.start_ranks(2, *first, "metrics.eval_batch=1"), BAD_DECK)[1]
+        self.assert_one_message(output)
+        self.assertIn("did you mean", output)
 
     def test_25_two_jobs_in_one_directory(self):
         child = self.run_and_signal("run", HUP, 0, 2, "run.steps=1000000")

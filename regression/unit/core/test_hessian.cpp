@@ -2,6 +2,7 @@
 // of a small language model.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "core/hessian_norm.hpp"
@@ -88,6 +89,34 @@ TEST(HessianNorm, RowsOfAQuadratic) {
   for (std::size_t j = 0; j < f.n; ++j) norm += std::abs(f.a(0, j));
   // Deviation of one try about 60 %, of their mean 1.4 %; the bias without the factor were 17 %.
   EXPECT_NEAR(mean, norm, 0.06 * norm);
+}
+
+// Three ranks take five vectors in turn. What each of them brings is noted first, and then given to all.
+TEST(HessianNorm, RanksThatShareVectorsHaveTheBitsOfOne) {
+  constexpr int size = 3, vectors = 5;
+  const Quadratic f;
+  Gemm<Host> gemm{Host(1)};
+  HessianProducts one = f.products();
+  const std::vector<double> rows = hessian_row_norms(one, gemm, {}, vectors, 1);
+  const double norm = hessian_frobenius(one, vectors, 1);
+  std::array<std::vector<std::vector<double>>, size> brought;
+  for (const bool given : {false, true})
+    for (int rank = 0; rank < size; ++rank) {
+      std::size_t call = 0;
+      const auto gather = [&](const double* mine, std::size_t n, double* all) {
+        if (!given) brought[static_cast<std::size_t>(rank)].emplace_back(mine, mine + n);
+        for (const auto& calls : brought) all = given ? std::copy_n(calls[call].data(), n, all) : all;
+        ++call;
+      };
+      HessianProducts products = f.products();
+      const VectorRanks ranks{rank, size, gather};
+      const std::vector<double> shared = hessian_row_norms(products, gemm, {}, vectors, 1, ranks);
+      const double shared_norm = hessian_frobenius(products, vectors, 1, ranks);
+      if (!given) continue;
+      EXPECT_EQ(shared, rows) << rank;
+      EXPECT_EQ(shared_norm, norm) << rank;
+      EXPECT_EQ(call, 4u);  // two rounds for the rows, two for the norm of all
+    }
 }
 
 // In the eigenbasis of a rotated diagonal the (1,1)-norm is the sum of the eigenvalues, and far more next to it.
