@@ -140,7 +140,7 @@ std::shared_ptr<Pager> open_tier_of(Executor& executor, const Options& options, 
                                     MemorySpace memory) {
   const std::shared_ptr<Pager> tier = make_tier(options, run_dir, rank, memory);
   if (!tier) return tier;
-  for (PipelineStage* stage : executor.runs()) stage->optimizer_control().page_to(tier);
+  executor.page_to(tier);
   open_tier(*tier);
   return tier;
 }

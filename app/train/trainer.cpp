@@ -197,6 +197,7 @@ StepOutcome Trainer::step() {  // completes update number step_ + 1
   executor_.take_seconds();  // an evaluation may have waited for weights, or the last update was refused
   clock_.start();
   energy_.take_joules();  // what an evaluation or a save took is not the step's
+  if (tier_) moved_.waited = tier_->counts().waited;
   processor_seconds_ = processor_seconds();
   const Passes passes = audited_passes();
   if (passes.dropped) return StepOutcome::dropped;

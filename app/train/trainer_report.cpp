@@ -107,7 +107,8 @@ TierReport Trainer::take_traffic() {
   const Pager::Counts before = std::exchange(moved_, tier_->counts());
   const auto since = [](std::uint64_t now, std::uint64_t then) { return static_cast<double>(now - then); };
   return {since(moved_.traffic.bytes_read, before.traffic.bytes_read),
-          since(moved_.traffic.bytes_written, before.traffic.bytes_written), since(moved_.misses, before.misses)};
+          since(moved_.traffic.bytes_written, before.traffic.bytes_written), since(moved_.misses, before.misses),
+          moved_.waited - before.waited};
 }
 
 // Adds the joules of this node in the step, where this rank is the one that reads its counters, and the work of this
@@ -135,9 +136,9 @@ void Trainer::report(const FinishedStep& step) {
   if (told_.replicas)
     stages.replicas = ReplicaNumbers{static_cast<std::uint64_t>(all.replicas.bytes), all.replicas.drift};
   if (told_.tiers)
-    stages.tiers =
-        TierNumbers{static_cast<std::uint64_t>(all.tiers.bytes_read),
-                    static_cast<std::uint64_t>(all.tiers.bytes_written), static_cast<std::uint64_t>(all.tiers.waits)};
+    stages.tiers = TierNumbers{static_cast<std::uint64_t>(all.tiers.bytes_read),
+                               static_cast<std::uint64_t>(all.tiers.bytes_written),
+                               static_cast<std::uint64_t>(all.tiers.waits), all.tiers.wait_s};
   if (told_.loads) stages.load = all.loads.largest();
   report_.step(step.update, tokens, loss_, step.sums.norm, schedule_.factor(step.update) * options_.optimizer.lr,
                skipped_, all.step, stages);

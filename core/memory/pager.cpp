@@ -43,6 +43,7 @@ void Pager::add(const std::string& name, std::byte* memory, std::size_t bytes, b
   block.memory = memory;
   block.bytes = bytes;
   block.seldom = seldom;
+  block.place = blocks_.size();
   blocks_.push_back(std::move(block));
   memory_->add(memory);
   bytes_ += whole(bytes);
@@ -118,22 +119,43 @@ void Pager::came(std::size_t bytes) {
   counts_.largest = std::max(counts_.largest, in_memory_);
 }
 
+namespace {
+
+thread_local bool is_aside = false;  // nothing waits for this thread
+
+}  // namespace
+
+void Pager::pins_aside() { is_aside = true; }
+
+void Pager::wait_for(Lock& lock, Pinning& pin) {
+  if (pin.since == Clock::time_point()) pin.since = Clock::now();
+  wait(lock, pin.block.name);
+}
+
 void Pager::pin(const void* memory, Need need) {
-  Block* const found = find(memory);
-  if (found == nullptr) return;
-  Block& block = *found;
+  Block* const block = find(memory);
+  if (block == nullptr) return;
   Lock lock(mutex_);
   ++counts_.pins;
+  Pinning pin{*block, need};
+  bring(lock, pin);
+  if (pin.since == Clock::time_point() || is_aside) return;
+  counts_.waited += std::chrono::duration<double>(Clock::now() - pin.since).count();
+}
+
+// Brings a block into memory for a pin, which it then has.
+void Pager::bring(Lock& lock, Pinning& pin) {
+  Block& block = pin.block;
   for (bool asked = false, missed = false;;) {
-    if ((need == Need::room || !block.was_used) && block.tier.state() == BlockState::on_nvme) {
-      make_room(lock, block);
+    if ((pin.need == Need::room || !block.was_used) && block.tier.state() == BlockState::on_nvme) {
+      make_room(lock, pin);
       if (block.tier.state() != BlockState::on_nvme) continue;
       if (!block.wanted) leave_line(block);
       back(block);
       came(whole(block.bytes));
       return block.tier.apply(claim);
     }
-    const BlockEvent begin = need == Need::reading ? look : use;
+    const BlockEvent begin = pin.need == Need::reading ? look : use;
     if (block.tier.allows(begin)) {
       back(block);
       return block.tier.apply(begin);
@@ -141,13 +163,13 @@ void Pager::pin(const void* memory, Need need) {
     if (!std::exchange(missed, true)) ++counts_.misses;
     if (block.tier.state() == BlockState::on_nvme) {
       if (asked && !block.error.empty()) throw Error(block.code, block.error);
-      make_room(lock, block);
+      make_room(lock, pin);
       if (block.tier.state() != BlockState::on_nvme) continue;
       if (!block.wanted) leave_line(block);
       ask(block);
       asked = true;
     }
-    wait(lock, block.name);
+    wait_for(lock, pin);
   }
 }
 

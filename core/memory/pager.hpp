@@ -5,6 +5,7 @@
 // that uses the block is being queued, not until it is done. No Kokkos.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -67,17 +68,23 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   // and then nothing is read ahead before the next turn.
   void want_in_turn(const void* memory);
   void take_turn(const void* memory);  // its turn has come: it is pinned next
+  // Called in the passes before an update: the turns come next. Blocks that others have pushed out meanwhile, as a save
+  // does, are read again, and before the first update of a run or a resume those that were added first.
+  void expect_turns();
   // Returns whether it lies on a disk between its uses, so that all such blocks together may be more than memory holds.
   bool is_beyond_memory(const void* memory);
   void wait_idle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
   struct Counts {
     std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
+    double waited = 0;                       // seconds that pins waited, but for those of refresh workers
     std::size_t in_memory = 0, largest = 0;  // bytes; the most at any time
     BlockStore::Traffic traffic;
     bool abandoned = false;  // writing failed: all that is in memory stays there
   };
   Counts counts() const;
+  // Says that nothing waits for what this thread does, as a refresh worker: nor do its waits count.
+  static void pins_aside();
   std::size_t bytes() const { return bytes_; }  // of all blocks
   std::size_t working() const { return updates_ + jobs_; }
   std::size_t limit() const { return limit_; }  // bytes in memory at a time, after open()
@@ -95,6 +102,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     bool moving = false;                   // its transfer is with the store
     bool was_used = false;                 // else it is zeros, which the store does not have
     bool in_line = false, wanted = false;  // is in line_; its turn is still to come
+    std::size_t place = 0;                 // among all blocks in the order of the first update
     std::uint64_t turn = 0;                // number of its turn
     BlockStore::Transfer transfer;
     std::string error;  // of the last transfer
@@ -102,18 +110,28 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     std::uint64_t next_use() const { return wanted ? turn : 0; }  // 0: soon
   };
   using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
 
   Block* find(const void* memory);
   const Block* find(const void* memory) const { return const_cast<Pager*>(this)->find(memory); }
   void back(Block&);  // gives it memory
   void drop(Block&);
   void wait(Lock&, const std::string& name);
+  // A pin, and since when it waits.
+  struct Pinning {
+    Block& block;
+    Need need;
+    Clock::time_point since = {};
+  };
+  void wait_for(Lock&, Pinning&);
+  void bring(Lock&, Pinning&);
   void choose_kept();
-  void make_room(Lock&, const Block&);
+  void make_room(Lock&, Pinning&);
   void ask(Block&);
   bool can_be_read(const Block& block) const { return block.was_used && block.tier.state() == BlockState::on_nvme; }
   bool ask_if_room(Block&);
   void read_ahead();  // the blocks of the line
+  void number_turns();
   std::vector<std::size_t>::iterator place_in_line(const Block&);
   void enter_line(Block&);
   void leave_line(Block&);

@@ -35,7 +35,8 @@ void Pager::choose_kept() {
 
 // Waits for memory: blocks that are going make room, or else one that is in memory ahead of its turn, the last in turn.
 // Where there are none either, the caller's own share of the limit is free.
-void Pager::make_room(Lock& lock, const Block& block) {
+void Pager::make_room(Lock& lock, Pinning& pin) {
+  const Block& block = pin.block;
   struct Awaited {  // nothing else takes the room meanwhile
     Awaited(std::size_t& sum, std::size_t bytes) : sum(sum), bytes(bytes) { sum += bytes; }
     ~Awaited() { sum -= bytes; }
@@ -56,7 +57,7 @@ void Pager::make_room(Lock& lock, const Block& block) {
       send_out(*last);
     }
     if (leaving_ == 0 && !coming) return;
-    wait(lock, block.name);
+    wait_for(lock, pin);
   }
 }
 
@@ -88,6 +89,25 @@ void Pager::take_turn(const void* memory) {
   block->turn = 0;
   crowded_ = false;
   if (can_be_read(*block) && !ask_if_room(*block)) enter_line(*block);  // the first to have room
+}
+
+void Pager::expect_turns() {
+  const std::lock_guard lock(mutex_);
+  if (!started_) return;
+  if (turns_ == 0) number_turns();
+  crowded_ = false;
+  read_ahead();
+}
+
+// Gives blocks the turns that they will have in the first update, before anybody can know better.
+void Pager::number_turns() {
+  turns_ = blocks_.size();
+  for (Block& block : blocks_) {
+    if (block.seldom || block.wanted) continue;
+    block.turn = block.place + 1;
+    block.wanted = true;
+    if (can_be_read(block)) enter_line(block);
+  }
 }
 
 // Blocks are in the line by their turns.

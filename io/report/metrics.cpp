@@ -219,6 +219,7 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
     line.integer("tier_read_bytes", t.tiers->bytes_read);
     line.integer("tier_written_bytes", t.tiers->bytes_written);
     line.integer("tier_waits", t.tiers->waits);
+    line.number("tier_wait_s", t.tiers->wait_s);
   }
   if (t.load) {
     line.number("expert_load_max", t.load->over_mean);

@@ -37,6 +37,7 @@ struct DriftNumbers {
 // somebody waited for some of it.
 struct TierNumbers {
   std::uint64_t bytes_read = 0, bytes_written = 0, waits = 0;
+  double wait_s = 0;
 };
 
 // The largest load of an expert of the update, over the mean of its layer's experts, and that layer; empty: no load is

@@ -108,14 +108,15 @@ struct LoadReport {
   }
 };
 
-// State that lies elsewhere between its uses: the bytes that this rank read and wrote for the step, and the times that
-// somebody waited for a block.
+// State that lies elsewhere between its uses: the bytes that this rank read and wrote for the step, the times that
+// somebody waited for a block, and the seconds that the step waited so.
 struct TierReport {
-  double bytes_read = 0, bytes_written = 0, waits = 0;
+  double bytes_read = 0, bytes_written = 0, waits = 0, wait_s = 0;
   void add(const TierReport& other) {
     bytes_read += other.bytes_read;
     bytes_written += other.bytes_written;
     waits += other.waits;
+    wait_s = std::max(wait_s, other.wait_s);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/memory/pager.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 
 namespace sestina {
@@ -89,6 +90,7 @@ bool Executor::run_actions(Batches& batches, const std::function<bool()>& interr
         break;
       case ActionKind::backward:
       case ActionKind::backward_input:
+        if (pager_) pager_->expect_turns();
         run.backward(micro, scale_);
         if (pipe_.stages == 1 && ++passes < pipe_.micros && interrupted && interrupted()) return false;
         break;

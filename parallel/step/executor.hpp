@@ -22,6 +22,8 @@
 
 namespace sestina {
 
+class Pager;
+
 // The facts that must be the same for an asynchronous pipeline in flight to go on after a resume.
 struct PipelineState {
   std::vector<int> ahead;   // by stage, micro-batches
@@ -46,6 +48,9 @@ class Executor : public Evaluator {
   Executor(const StageMaker&, const Plan&, Communicator& world, Trace* = nullptr);
 
   void initialise(std::uint64_t seed);
+  // Lets state of the optimizers lie with the pager between its uses, from its open() on. Backward passes tell it that
+  // an update follows.
+  void page_to(const std::shared_ptr<Pager>&);
   // Says that the weights are those after so many updates; an asynchronous pipeline is empty, and its delays begin
   // here.
   void start_at(std::int64_t updates);
@@ -114,6 +119,7 @@ class Executor : public Evaluator {
   ClipScales clip_scales(const PipelineStage&, double clip, std::optional<double> lagged) const;
   void update_stage(PipelineStage&);
 
+  std::shared_ptr<Pager> pager_;  // null: all state is always in memory
   StepExchange exchange_;
   bool updates_in_passes_;  // true in an asynchronous pipeline
   double scale_;            // the factor of the gradients: 1 / tokens of the global batch

@@ -2,6 +2,8 @@
 // pipeline has in flight.
 #include "parallel/step/executor.hpp"
 
+#include "core/memory/pager.hpp"
+
 namespace sestina {
 
 Executor::Executor(const StageMaker& maker, const Plan& plan, Communicator& world, Trace* trace)
@@ -29,6 +31,11 @@ Executor::Executor(const StageMaker& maker, const Plan& plan, Communicator& worl
 
 void Executor::initialise(std::uint64_t seed) {
   for (auto& run : runs_) run->initialise(seed);
+}
+
+void Executor::page_to(const std::shared_ptr<Pager>& pager) {
+  for (auto& run : runs_) run->optimizer_control().page_to(pager);
+  pager_ = pager;
 }
 
 void Executor::start_at(std::int64_t updates) {

@@ -41,6 +41,7 @@ every = 0
 OPTIMIZERS = {"AdamW": ["optimizer.kind=adamw"], "Muon": ["optimizer.kind=muon"],
               "SOAP": ["optimizer.kind=soap", "optimizer.refresh.every=5"]}
 BUDGETS = {"1/1": 1, "1/2": 2, "1/4": 4}
+SAVES = ["checkpoint.every=1", "checkpoint.keep=1"]
 MIB = 2**20
 
 
@@ -70,12 +71,12 @@ def numbers(lines, warm):
     later = lines[warm:]
     mean = lambda key: statistics.fmean(line.get(key, 0) for line in later)
     return {"step": statistics.median(line["step_s"] for line in later), "mean": mean("step_s"), "update": mean("optimizer_s"),
-            "refresh": mean("refresh_wait_s"), "waits": mean("tier_waits"), "read": mean("tier_read_bytes"),
+            "refresh": mean("refresh_wait_s"), "waits": mean("tier_waits"), "waited": mean("tier_wait_s"), "read": mean("tier_read_bytes"),
             "written": mean("tier_written_bytes"), "peak": lines[-1]["memory_peak_bytes"]}
 
 
 def row(name, budget, n, base):
-    moved = ["–"] * 3 if budget is None else [f"{n['waits']:.1f}", f"{n['read'] / MIB:.1f}", f"{n['written'] / MIB:.1f}"]
+    moved = ["–"] * 4 if budget is None else [f"{n['waits']:.1f}", f"{n['waited']:.3f}", f"{n['read'] / MIB:.1f}", f"{n['written'] / MIB:.1f}"]
     cells = [name, "–" if budget is None else f"{budget / MIB:.1f}", f"{n['step']:.3f}", f"{n['mean']:.3f}",
              f"{n['mean'] / base['mean']:.2f}", f"{n['update'] + n['refresh']:.3f}", *moved, f"{n['peak'] / MIB:.0f}",
              "" if budget is None else f"{(n['peak'] - base['peak']) / MIB:+.0f}"]
@@ -89,12 +90,13 @@ def table(arguments, deck, kind, folder):
     base_lines = train(arguments, deck, "memory", keys, folder)
     base = numbers(base_lines, arguments.warm)
     print(f"\n{kind}: {state / MIB:.1f} MiB of state on NVMe\n\n"
-          "| budget | MiB | step, median s | mean s | next to memory | update and refresh, s | waits | read, MiB | written, MiB | "
-          "peak RSS, MiB | next to memory |\n|---|---|---|---|---|---|---|---|---|---|---|")
+          "| budget | MiB | step, median s | mean s | next to memory | update and refresh, s | waits | waited, s | read, MiB | written, MiB | "
+          "peak RSS, MiB | next to memory |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     print(row("in memory", None, base, base), flush=True)
-    for name, parts in BUDGETS.items():
+    cells = [(name, parts, []) for name, parts in BUDGETS.items()] + [("1/2, saved after each update", 2, SAVES)]
+    for name, parts, more in cells:
         budget = -(-state // parts)
-        lines = train(arguments, deck, "tier", [*keys, *tier_keys(kind, folder), f"optimizer.refresh.host_bytes={budget}"], folder)
+        lines = train(arguments, deck, "tier", [*keys, *tier_keys(kind, folder), *more, f"optimizer.refresh.host_bytes={budget}"], folder)
         if [line["loss"] for line in lines] != [line["loss"] for line in base_lines]:
             raise SystemExit(f"{kind}, budget {name}: other losses than in memory")
         print(row(name, budget, numbers(lines, arguments.warm), base), flush=True)

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/memory/pager.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/threads.hpp"
 
@@ -79,6 +80,7 @@ struct WorkerPool::Shared {
   // The system ends a thread by an exception without an object, to which the sanitizer allows no reference.
   __attribute__((no_sanitize("undefined"))) void work(std::size_t worker) {
     Presence presence{*this};
+    Pager::pins_aside();
     if (options.priority != 0)  // the value of this thread alone, on Linux
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.priority);
     while ((presence.task = next())) {

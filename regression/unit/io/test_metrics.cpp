@@ -151,13 +151,14 @@ TEST(Metrics, WhatMovesBetweenTiersIsSaidWhereThereAreSome) {
   const TemporaryFolder folder;
   Metrics metrics(folder.path(), false);
   TrainLine t = line_at(1);
-  t.tiers = TierNumbers{4096, 8192, 3};
+  t.tiers = TierNumbers{4096, 8192, 3, 0.25};
   metrics.train(t);
   metrics.train(line_at(2));
   const auto lines = lines_of(folder);
   EXPECT_EQ(lines[0]["tier_read_bytes"], 4096);
   EXPECT_EQ(lines[0]["tier_written_bytes"], 8192);
   EXPECT_EQ(lines[0]["tier_waits"], 3);
+  EXPECT_EQ(lines[0]["tier_wait_s"], 0.25);
   EXPECT_FALSE(lines[1].contains("tier_waits"));
 }
 

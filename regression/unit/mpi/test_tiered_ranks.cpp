@@ -18,7 +18,7 @@ void expect_same_weights(TrainingCase run, const std::string& what) {
   const auto store = std::make_shared<reference::MemoryStore>();
   const auto pager = std::make_shared<Pager>(store, Pager::Options{});
   TypedExecutor<Host, T> session(Host(), make_plan({run.options, world().size()}), world());
-  for (PipelineStage* stage : session.runs()) stage->optimizer_control().page_to(pager);
+  session.page_to(pager);
   pager->open();
   session.initialise(5);
   Trained paged;
@@ -50,6 +50,47 @@ TEST(TieredRanks, StagesOfAPipelineShareAStore) {
     run.options.parallel.dp = 1;
     run.options.parallel.schedule = schedule;
     expect_same_weights<float>(run, fmt::format("schedule {}", static_cast<int>(schedule)));
+  }
+}
+
+// What the update uses first is read while the backward pass runs, also where a save has read all state since the last
+// update, or where there was none.
+TEST(TieredRanks, BackwardPassesBringWhatTheUpdateUsesFirst) {
+  for (const std::string kind : {"adamw", "muon"}) {
+    TrainingCase run = grid_case(kind, 1);
+    run.options.optimizer.state_tier = Tier::nvme;
+    if (run.options.optimizer.matrix) run.options.optimizer.matrix->state_tier = Tier::nvme;
+    const auto store = std::make_shared<reference::MemoryStore>();
+    const auto pager = std::make_shared<Pager>(store, Pager::Options{});
+    TypedExecutor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
+    session.page_to(pager);
+    pager->open();
+    session.initialise(5);
+    SampleBatches batches(run.options, session.share(), 0);
+    std::size_t after_save = 0;
+    for (int t = 1; t <= 3; ++t) {
+      if (t < 3)
+        for (const StateField& field : session.optimizer_fields())
+          for_each_block(field, [](const StateField& part, std::size_t) {
+            const auto whole = write_to(part);  // as a load, or a save
+          });
+      pager->wait_idle();
+      const Pager::Counts before = pager->counts();
+      session.backward(t, 1, batches);
+      pager->wait_idle();
+      const Pager::Counts after = pager->counts();
+      const std::string what = fmt::format("{}, update {}", kind, t);
+      if (t == 1) EXPECT_EQ(before.in_memory, 0u) << what;
+      if (t == 1) EXPECT_GT(after.traffic.bytes_read, before.traffic.bytes_read) << what;
+      if (t == 2) after_save = after.in_memory;
+      if (t == 3) EXPECT_EQ(after.in_memory, after_save) << what;
+      EXPECT_GT(after.in_memory, 0u) << what;
+      session.update();
+      session.exchange();
+    }
+    session.finish_steps();
+    session.finish_gather();
+    EXPECT_LE(pager->counts().largest, pager->limit());
   }
 }
 

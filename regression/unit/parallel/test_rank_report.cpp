@@ -47,9 +47,9 @@ TEST(RankReport, TravelsInAsManyBytesAsThePlanCounts) {
 TEST(RankReport, TellsOfTiersWhereThereAreSome) {
   Options away = told_in_stages(ParallelOptions::Schedule::one_f_one_b);
   away.optimizer.state_tier = Tier::nvme;
-  EXPECT_EQ(planned_bytes(away, "times"), 8 * (20 + 4 * 3 + 3) * 8);
+  EXPECT_EQ(planned_bytes(away, "times"), 8 * (20 + 4 * 3 + 4) * 8);
   RankReport sent, come;
-  sent.tiers = {1, 2, 3};
+  sent.tiers = {1, 2, 3, 0.5};
   std::vector<double> numbers(count_numbers(sent, {.tiers = true}));
   write_numbers(sent, {.tiers = true}, numbers.data());
   for (int rank = 0; rank < 2; ++rank) {
@@ -59,6 +59,7 @@ TEST(RankReport, TellsOfTiersWhereThereAreSome) {
   }
   EXPECT_EQ(come.tiers.bytes_read, 2);
   EXPECT_EQ(come.tiers.waits, 6);
+  EXPECT_EQ(come.tiers.wait_s, 0.5);  // the longest
 }
 
 // Two numbers more with experts: the largest load of all ranks, of equal ones that of the first layer.
