@@ -114,7 +114,8 @@ std::shared_ptr<Pager> make_device_tier(const OptimizerOptions& optimizer, std::
   return std::make_shared<Pager>(std::move(store),
                                  Pager::Options{.most = static_cast<std::size_t>(refresh.device_bytes),
                                                 .timeout = refresh.timeout,
-                                                .key = "optimizer.refresh.device_bytes"},
+                                                .key = "optimizer.refresh.device_bytes",
+                                                .memory = "device"},
                                  std::move(device));
 }
 

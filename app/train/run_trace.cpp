@@ -11,7 +11,7 @@ namespace sestina {
 namespace {
 
 constexpr std::int64_t warm_up = 2;  // updates in which memory is still allocated
-// Events of one rank, of 56 bytes each: enough for an update of some hundred layers in a few micro-batches.
+// Events of one rank, of 72 bytes each: enough for an update of some hundred layers in a few micro-batches.
 constexpr std::int64_t events_of_update = 20000, most_events = 200000;
 
 }  // namespace
@@ -41,6 +41,22 @@ void RunTrace::take_jobs() {
   if (workers_ == nullptr) return;
   for (const WorkerPool::Span& job : workers_->take_spans())
     trace_->add(first_row_ + job.worker, job.name, job.begin, job.end);
+}
+
+Pager::Counts RunTrace::take_blocks(Pager& pager, std::int64_t update) {
+  if (!trace_) return pager.counts();
+  using Kind = Pager::Event::Kind;
+  const Pager::Counts counts = pager.take_events(blocks_);
+  for (const Pager::Event& event : blocks_) {
+    Trace::Event shown{.name = event.name, .number = update, .from = event.from, .to = event.to};
+    shown.kind = event.kind == Kind::read    ? Trace::Kind::block_read
+                 : event.kind == Kind::write ? Trace::Kind::block_write
+                                             : Trace::Kind::block_wait;
+    if (event.kind == Kind::wait_aside) shown.to = "worker";
+    shown.value = static_cast<double>(event.bytes);
+    trace_->add(shown, event.begin, event.end);
+  }
+  return counts;
 }
 
 void RunTrace::before_step() {

@@ -2,8 +2,10 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/deck/options.hpp"
+#include "core/memory/pager.hpp"
 #include "core/optimizer/refresh/worker_pool.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/trace.hpp"
@@ -19,6 +21,8 @@ class RunTrace {
   // null pool has no effect.
   void set_workers(WorkerPool*, int workers);
   void take_jobs();  // takes what the workers did since the last call
+  // Takes what happened to blocks of state since the last call, which is told with this update, and returns the counts.
+  Pager::Counts take_blocks(Pager&, std::int64_t update);
 
   // All ranks call these together.
   void before_step();  // starts and ends the recording: updates 3 to metrics.trace + 2 of this start
@@ -29,7 +33,8 @@ class RunTrace {
   std::string path_, label_;
   std::unique_ptr<Trace> trace_;
   WorkerPool* workers_ = nullptr;
-  int first_row_ = 0;  // the first row of the workers
+  std::vector<Pager::Event> blocks_;  // those of the last call
+  int first_row_ = 0;                 // the first row of the workers
   std::int64_t updates_ = 0, steps_ = 0;
 };
 

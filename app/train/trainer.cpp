@@ -102,6 +102,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
   runtime_.together([&] {  // a disk may be full
     tier_ = open_tier_of(executor_, options_, setup.run_dir, runtime.rank(), stages.memory());
   });
+  if (tier_ && trace_.get() != nullptr) tier_->record();
   for (PipelineStage* stage : executor_.runs()) {
     OptimizerControl& optimizer = stage->optimizer_control();
     optimizer.dump_failures(

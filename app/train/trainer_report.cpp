@@ -104,11 +104,10 @@ void Trainer::fill_report(RankReport& mine) {
 // Returns what has moved between memory and the tier since the last call, also for saves and loads.
 TierReport Trainer::take_traffic() {
   if (!tier_) return {};
-  const Pager::Counts before = std::exchange(moved_, tier_->counts());
+  const Pager::Counts before = std::exchange(moved_, trace_.take_blocks(*tier_, step_ + 1));
   const auto since = [](std::uint64_t now, std::uint64_t then) { return static_cast<double>(now - then); };
-  return {since(moved_.traffic.bytes_read, before.traffic.bytes_read),
-          since(moved_.traffic.bytes_written, before.traffic.bytes_written), since(moved_.misses, before.misses),
-          moved_.waited - before.waited};
+  return {since(moved_.bytes_read, before.bytes_read), since(moved_.bytes_written, before.bytes_written),
+          since(moved_.misses, before.misses), moved_.waited - before.waited};
 }
 
 // Adds the joules of this node in the step, where this rank is the one that reads its counters, and the work of this

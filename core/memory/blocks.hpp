@@ -37,7 +37,8 @@ class BlockStore {
     bool writes = false;
     std::string error = {};  // "" = done; it names the block
     ExitCode code = ExitCode::done;
-    bool same = false;  // of a write: the place has these bytes already, so that nothing is written
+    bool same = false;        // of a write: the place has these bytes already, so that nothing is written
+    std::uint64_t moved = 0;  // set by the store: bytes that went to or came from the file
     bool ok() const { return error.empty(); }
   };
   // The source of transfers, which is told that one has ended, in any order, well or not. A transfer belongs to the

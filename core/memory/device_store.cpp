@@ -71,6 +71,7 @@ bool DeviceStore::take_next(Queue& queue) {
   if (next == nullptr && std::count_if(slots_.begin(), end, is_free) > 1) next = queue.next(true);
   if (next == nullptr) return false;
   next->error.clear();
+  next->moved = 0;
   start(*slot, *next);
   return true;
 }
@@ -104,6 +105,7 @@ bool DeviceStore::take_ended(Queue& queue) {
       continue;
     } else if (moved.in_host) {
       (slot.transfer->writes ? traffic_.bytes_written : traffic_.bytes_read) += moved.bytes;
+      slot.transfer->moved = moved.bytes;
     }
     finish(queue, slot);
   }
@@ -122,6 +124,7 @@ bool DeviceStore::move_below(Queue& queue) {
     if (slot.phase != Slot::Phase::below) continue;
     slot.transfer->error = done->error;
     slot.transfer->code = done->code;
+    slot.transfer->moved = done->moved;
     ++done;
     if (slot.transfer->writes || !slot.transfer->ok()) {
       finish(queue, slot);

@@ -139,8 +139,9 @@ void Pager::pin(const void* memory, Need need) {
   ++counts_.pins;
   Pinning pin{*block, need};
   bring(lock, pin);
-  if (pin.since == Clock::time_point() || is_aside) return;
-  counts_.waited += std::chrono::duration<double>(Clock::now() - pin.since).count();
+  if (pin.since == Clock::time_point()) return;
+  note(is_aside ? Event::Kind::wait_aside : Event::Kind::wait, *block, block->bytes, pin.since);
+  if (!is_aside) counts_.waited += std::chrono::duration<double>(Clock::now() - pin.since).count();
 }
 
 // Brings a block into memory for a pin, which it then has.
@@ -185,6 +186,22 @@ void Pager::unpin(const void* memory) {
 void Pager::wait_idle() {
   Lock lock(mutex_);
   while (started_ && (moving_ || !reads_.empty() || !writes_.empty())) wait(lock, "all state");
+}
+
+void Pager::record() {
+  const std::lock_guard lock(mutex_);
+  constexpr std::size_t of_update = 4;  // read, written, waited for, and once more
+  events_.reserve(of_update * blocks_.size());
+  recording_ = true;
+}
+
+Pager::Counts Pager::take_events(std::vector<Event>& events) {
+  const std::lock_guard lock(mutex_);
+  events.clear();
+  events.swap(events_);
+  Counts counts = counts_;
+  counts.in_memory = in_memory_;
+  return counts;
 }
 
 Pager::Counts Pager::counts() const {

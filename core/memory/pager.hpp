@@ -29,6 +29,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     std::size_t most = 0;                              // bytes of blocks in memory at a time; 0: as few as work takes
     double timeout = 60;                               // seconds that one transfer may take
     const char* key = "optimizer.refresh.host_bytes";  // deck key that `most` comes from
+    const char* memory = "host";                       // where blocks are used, for traces: host or device
   };
   Pager(std::shared_ptr<BlockStore>, const Options&, std::shared_ptr<BlockMemory> = host_block_memory());
   Pager(const Pager&) = delete;
@@ -76,13 +77,24 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   void wait_idle();  // returns when nothing is moving; Error(io_error) when that takes too long
 
   struct Counts {
-    std::uint64_t pins = 0, misses = 0;      // misses: pins that had to wait for a transfer
-    double waited = 0;                       // seconds that pins waited, but for those of refresh workers
-    std::size_t in_memory = 0, largest = 0;  // bytes; the most at any time
-    BlockStore::Traffic traffic;
-    bool abandoned = false;  // writing failed: all that is in memory stays there
+    std::uint64_t pins = 0, misses = 0;               // misses: pins that had to wait for a transfer
+    double waited = 0;                                // seconds that pins waited, but for those of refresh workers
+    std::size_t in_memory = 0, largest = 0;           // bytes; the most at any time
+    std::uint64_t bytes_read = 0, bytes_written = 0;  // bytes of transfers that have ended
+    bool abandoned = false;                           // writing failed: all that is in memory stays there
   };
   Counts counts() const;
+  // What happened to a block: it was read or written, or somebody waited for it.
+  struct Event {
+    enum class Kind : std::uint8_t { read, write, wait, wait_aside };  // aside: of a refresh worker
+    Kind kind = Kind::read;
+    const char *name, *from, *to;  // as long as the pager lives; tiers: host, device, nvme
+    std::uint64_t bytes = 0;       // bytes that went to or came from the store; of a wait: those of the block
+    std::chrono::steady_clock::time_point begin, end;
+  };
+  void record();  // notes events from here on, before the first use of a block; before, that costs nothing
+  // Returns the counts, and in `events` those of which they have grown since the last call.
+  Counts take_events(std::vector<Event>& events);
   // Says that nothing waits for what this thread does, as a refresh worker: nor do its waits count.
   static void pins_aside();
   std::size_t bytes() const { return bytes_; }  // of all blocks
@@ -91,6 +103,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   std::string describe() const { return store_->describe(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Block {
     std::string name;
     std::byte* memory = nullptr;
@@ -107,10 +120,10 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
     BlockStore::Transfer transfer;
     std::string error;  // of the last transfer
     ExitCode code = ExitCode::done;
+    Clock::time_point began = {};                                 // its transfer, where that is recorded
     std::uint64_t next_use() const { return wanted ? turn : 0; }  // 0: soon
   };
   using Lock = std::unique_lock<std::mutex>;
-  using Clock = std::chrono::steady_clock;
 
   Block* find(const void* memory);
   const Block* find(const void* memory) const { return const_cast<Pager*>(this)->find(memory); }
@@ -142,6 +155,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   Block* take(bool writes);  // makes its transfer the next one of this direction
   void ended(BlockStore::Transfer&) override;
   void finish_transfer(Lock&, BlockStore::Transfer&);
+  void note(Event::Kind, const Block&, std::uint64_t bytes, Clock::time_point begin);
   void fail_all(Lock&, const Error&);  // all transfers that are under way or asked for
   void came(std::size_t bytes);
 
@@ -161,6 +175,8 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   bool moving_ = false, stopping_ = false, started_ = false;
   int owners_ = 0;
   Counts counts_;
+  bool recording_ = false;
+  std::vector<Event> events_;  // since they were last taken
   std::thread mover_;
 };
 

@@ -33,6 +33,8 @@ Pager::Block* Pager::take(bool writes) {
     block.transfer.writes = writes;
     block.transfer.same = writes && !block.tier.changed();
     block.transfer.error.clear();
+    block.transfer.moved = 0;
+    if (recording_) block.began = Clock::now();
     return &block;
   }
   return nullptr;
@@ -72,15 +74,25 @@ void Pager::ended(BlockStore::Transfer& transfer) {
   if (transfer.writes == transfer.ok())  // nobody touches a block that is being written, or that was not read
     drop(blocks_[transfer.block]);
   Lock lock(mutex_);
-  counts_.traffic = store_->traffic();
   finish_transfer(lock, transfer);
   read_ahead();
   for_users_.notify_all();
 }
 
+void Pager::note(Event::Kind kind, const Block& block, std::uint64_t bytes, Clock::time_point begin) {
+  if (!recording_) return;
+  const bool out = kind == Event::Kind::write;
+  if (out && bytes == 0) return;  // the store has the same
+  const bool in_host = store_->is_in_memory(static_cast<std::size_t>(&block - blocks_.data()));
+  const char *const above = options_.memory, *const below = in_host ? "host" : "nvme";
+  events_.push_back({kind, block.name.c_str(), out ? above : below, out ? below : above, bytes, begin, Clock::now()});
+}
+
 void Pager::finish_transfer(Lock&, BlockStore::Transfer& transfer) {
   Block& block = blocks_[transfer.block];
   const std::size_t bytes = whole(block.bytes);
+  (transfer.writes ? counts_.bytes_written : counts_.bytes_read) += transfer.moved;
+  note(transfer.writes ? Event::Kind::write : Event::Kind::read, block, transfer.moved, block.began);
   block.moving = false;
   block.error = transfer.error;
   block.code = transfer.code;

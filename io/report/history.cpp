@@ -273,6 +273,45 @@ void add(RunHistory& history, const Json& line) {
   }
 }
 
+// Reads what blocks of state did from trace.json, whose events are a line each, the end of one after its begin. A trace
+// that is not there or is not whole tells less, which is no error.
+std::vector<RunHistory::Stall> read_stalls(const std::string& path) {
+  std::map<std::pair<std::int64_t, std::string>, RunHistory::Stall> blocks;
+  std::ifstream file(path, std::ios::binary);
+  Json begin;
+  for (std::string text; std::getline(file, text);) {
+    if (text.find("\"cat\":\"state ") == std::string::npos) continue;
+    if (text.ends_with(',')) text.pop_back();
+    Json event = Json::parse(text, nullptr, false);
+    if (!event.is_object()) continue;
+    if (sestina::text(event, "ph") == "b") {
+      begin = std::move(event);
+      continue;
+    }
+    const std::string name = sestina::text(event, "name"), kind = sestina::text(event, "cat");
+    if (!begin.is_object() || sestina::text(begin, "name") != name) continue;
+    const auto rank = integer<std::int64_t>(event, "pid");
+    RunHistory::Stall& block = blocks[{rank, name}];
+    const double seconds = 1e-6 * (number(event, "ts") - number(begin, "ts"));
+    const double bytes = begin.contains("args") ? number(begin["args"], "bytes") : 0;
+    block.block = name;
+    block.rank = rank;
+    if (kind == "state read") block.bytes_read += bytes;
+    if (kind == "state write") block.bytes_written += bytes;
+    if (kind != "state wait") continue;
+    ++block.waits;
+    block.seconds += seconds;
+    block.longest = std::max(block.longest, seconds);
+  }
+  std::vector<RunHistory::Stall> stalls;
+  for (const auto& entry : blocks)
+    if (entry.second.waits > 0) stalls.push_back(entry.second);
+  std::stable_sort(stalls.begin(), stalls.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  constexpr std::size_t shown = 10;
+  stalls.resize(std::min(stalls.size(), shown));
+  return stalls;
+}
+
 }  // namespace
 
 RunHistory read_history(const std::string& run_dir) {
@@ -297,6 +336,7 @@ RunHistory read_history(const std::string& run_dir) {
     std::error_code ignored;
     saved.there = saved.error.empty() && std::filesystem::exists(folder / "manifest.json", ignored);
   }
+  history.stalls = read_stalls(run_dir + "/trace.json");
   return history;
 }
 

@@ -53,6 +53,12 @@ struct RunHistory {
     std::int64_t step;
     std::vector<Metrics::RotationLine> tensors;
   };
+  // What blocks of state did in the updates of trace.json: the stalls of one on one rank.
+  struct Stall {
+    std::string block;
+    std::int64_t rank = 0, waits = 0;
+    double seconds = 0, longest = 0, bytes_read = 0, bytes_written = 0;
+  };
   std::string name;                                        // folder name
   std::vector<std::pair<std::string, std::string>> start;  // the newest `run` line: key and value as text
   std::vector<TrainLine> train;
@@ -65,6 +71,7 @@ struct RunHistory {
   std::vector<Stages> stages;
   std::vector<Updates> updates;
   std::vector<Rotations> rotations;
+  std::vector<Stall> stalls;  // the ten blocks for which updates waited longest, longest first
   TensorHistory tensors;
   std::size_t bad_lines = 0;  // lines that could not be parsed, as a cut last line
   bool diverged = false;      // the run diverged, and was not resumed since

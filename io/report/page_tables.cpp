@@ -124,6 +124,24 @@ void event_table(std::string& out, const ReportRun& run) {
   out += "</tbody></table></div></details>\n";
 }
 
+// The blocks of state that the traced updates waited for, with what moved of them meanwhile.
+void stall_table(std::string& out, const ReportRun& run) {
+  const auto& stalls = run.history.stalls;
+  if (stalls.empty()) return;
+  fmt::format_to(std::back_inserter(out),
+                 "<details><summary>{}: waits for state in trace.json</summary><div class=\"wide\"><table "
+                 "class=\"records\"><thead><tr><th>rank</th><th>block</th><th>waits</th><th>waited</th>"
+                 "<th>longest</th><th>read</th><th>written</th></tr></thead><tbody>\n",
+                 escape_html(run.label));
+  for (const auto& stall : stalls)
+    fmt::format_to(std::back_inserter(out),
+                   "<tr><td>{}</td><td class=\"path\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+                   "<td>{}</td></tr>\n",
+                   stall.rank, escape_html(stall.block), stall.waits, short_seconds(stall.seconds),
+                   short_seconds(stall.longest), short_bytes(stall.bytes_read), short_bytes(stall.bytes_written));
+  out += "</tbody></table></div></details>\n";
+}
+
 // Lets keys, names of files and commands break after the characters that join their parts.
 std::string breakable(const std::string& key) {
   std::string out;
@@ -207,6 +225,7 @@ std::string record_tables(const Runs& runs) {
                       run.history.bad_lines == 1 ? "1 line" : fmt::format("{} lines", run.history.bad_lines));
     event_table(out, run);
     checkpoint_table(out, run);
+    stall_table(out, run);
     if (!run.deck.empty())
       out += fmt::format("<details><summary>{}: resolved deck</summary><pre tabindex=\"0\">{}</pre></details>\n",
                          escape_html(run.label), escape_html(run.deck));

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
@@ -12,6 +13,8 @@ namespace sestina {
 namespace {
 
 using nlohmann::json;
+
+constexpr double microsecond = 1e-3;  // per nanosecond
 
 std::string name_of(const Trace::Event& event) {
   const std::string name = event.number < 0 ? event.name : fmt::format("{} {}", event.name, event.number);
@@ -34,7 +37,6 @@ void add_label(std::string& text, int pid, int tid, const char* of, const std::s
 }
 
 json line_of(const Trace::Event& event, int rank) {
-  constexpr double microsecond = 1e-3;  // per nanosecond
   json line{{"name", name_of(event)}, {"ts", static_cast<double>(event.begin) * microsecond}, {"pid", rank}};
   if (event.kind == Trace::Kind::count) {
     line.update({{"ph", "C"}, {"args", {{"value", event.value}}}});
@@ -47,6 +49,27 @@ json line_of(const Trace::Event& event, int rank) {
   return line;
 }
 
+// The two ends of what happened to a block of state: bytes, tiers and the update that counts it are at the first.
+std::string block_lines(const Trace::Event& event, int rank, std::size_t id) {
+  const bool waits = event.kind == Trace::Kind::block_wait;
+  const bool reads = event.kind == Trace::Kind::block_read;
+  const bool aside = waits && std::string_view(event.to) == "worker";
+  json line = line_of(event, rank);
+  line.erase("dur");
+  line.update({{"ph", "b"},
+               {"name", event.name},
+               {"cat", aside   ? "state wait of a worker"
+                       : waits ? "state wait"
+                       : reads ? "state read"
+                               : "state write"},
+               {"id2", {{"local", fmt::format("0x{:x}", id)}}},
+               {"args", {{"bytes", event.value}, {"from", event.from}, {"to", event.to}, {"update", event.number}}}});
+  std::string text = line.dump() + ",\n";
+  line.update({{"ph", "e"}, {"ts", static_cast<double>(event.end) * microsecond}});
+  line.erase("args");
+  return text + line.dump();
+}
+
 // Writes one event per line.
 std::string events_of(const Trace& trace, int rank, const std::string& label) {
   std::string text;
@@ -54,7 +77,8 @@ std::string events_of(const Trace& trace, int rank, const std::string& label) {
   for (std::size_t row = 0; row < trace.rows().size(); ++row)
     add_label(text, rank, static_cast<int>(row), "thread", trace.rows()[row], static_cast<int>(row));
   for (const Trace::Event& event : trace.events()) {
-    text += line_of(event, rank).dump();
+    const auto id = static_cast<std::size_t>(&event - trace.events().data());
+    text += event.from != nullptr ? block_lines(event, rank, id) : line_of(event, rank).dump();
     text += ",\n";
   }
   text += json{{"ph", "i"},

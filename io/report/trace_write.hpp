@@ -1,5 +1,6 @@
 // trace.json: what all ranks recorded, as a Chrome trace (the "Trace Event Format": complete events "X" in
-// microseconds, counters "C", a process for each rank, a thread for each row). No Kokkos.
+// microseconds, counters "C", a process for each rank, a thread for each row; blocks of state, of which many move at a
+// time, are asynchronous events "b" and "e"). No Kokkos.
 #pragma once
 #include <string>
 

@@ -92,6 +92,7 @@ bool BlockFile::Run::advance(Queue& queue, bool writes) {
     Transfer* const next = queue.next(writes);
     if (next == nullptr) return false;
     next->error.clear();
+    next->moved = 0;
     const auto free = std::find_if(moving_.begin(), moving_.end(), [](const Moving& m) { return !m.transfer; });
     *free = {next, 0, 0};
     current = static_cast<std::size_t>(free - moving_.begin());
@@ -162,6 +163,7 @@ void BlockFile::Run::ended(const ChunkEngine::Done& done) {
       break;
   }
   (writes ? file_.traffic_.bytes_written : file_.traffic_.bytes_read) += padded_to_blocks(slot.bytes);
+  transfer(slot).moved += padded_to_blocks(slot.bytes);
   if (writes) return release(at);
   come_.push_back(at);
 }

@@ -82,6 +82,16 @@ void Trace::add(int row, const char* name, std::chrono::steady_clock::time_point
   event.end = nanoseconds_of(end) - origin_;
 }
 
+void Trace::add(const Event& given, std::chrono::steady_clock::time_point begin,
+                std::chrono::steady_clock::time_point end) {
+  const Handle handle = this->begin(given.row, given.name);
+  if (handle < 0) return;
+  Event& event = events_[static_cast<std::size_t>(handle - first_)];
+  event = given;
+  event.begin = std::max<std::int64_t>(0, nanoseconds_of(begin) - origin_);
+  event.end = std::max<std::int64_t>(0, nanoseconds_of(end) - origin_);
+}
+
 namespace {
 
 using SpanKind = Trace::Kind;

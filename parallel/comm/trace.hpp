@@ -16,14 +16,16 @@ namespace sestina {
 class Trace {
  public:
   using Handle = std::int64_t;  // names a span; below 0: none
-  enum class Kind : std::uint8_t { work, wait, exchange, count };
+  // The last three are those of a block of state: it was read or written, or somebody waited for it.
+  enum class Kind : std::uint8_t { work, wait, exchange, count, block_read, block_write, block_wait };
   struct Event {
     const char* name = nullptr;        // is not copied: static text, but for add()
-    std::int64_t number = -1;          // the number of the block, bucket or group; -1: none
+    std::int64_t number = -1;          // the number of the block, bucket or group; -1: none; of state: the update
     std::int64_t begin = 0, end = -1;  // nanoseconds since the start; -1: not ended
     int row = 0;
     Kind kind = Kind::work;
-    double value = 0;  // the value of a count
+    double value = 0;                           // the value of a count; of state: bytes
+    const char *from = nullptr, *to = nullptr;  // tiers
   };
   static constexpr int work_row = 0;
 
@@ -42,6 +44,10 @@ class Trace {
   // written.
   void add(int row, const char* name, std::chrono::steady_clock::time_point begin,
            std::chrono::steady_clock::time_point end);
+
+  // Adds an event of a block of state as it is given, but for its times. What was before the start is shown there, so
+  // that bytes add up.
+  void add(const Event&, std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end);
 
   const std::vector<Event>& events() const { return events_; }
   const std::vector<std::string>& rows() const { return rows_; }

@@ -1,6 +1,7 @@
 """Faults 7 and 8: preconditioners on a disk that is full, taken, damaged or too small for the deck's budgets. What an engine
 of transfers does with short and failing ones, and io_uring forbidden, are unit tests (regression/unit/io/test_block_file.cpp)."""
 
+import collections
 import contextlib
 import json
 import os
@@ -150,6 +151,37 @@ class Store(Case):
                    for more in ((), ("optimizer.refresh.every=auto",))]
         self.assertEqual([], periods[0])
         self.assertTrue(periods[1] and all(period >= 3 for period in periods[1]), periods[1])
+
+    def test_07_trace_by_block(self):
+        """Blocks in trace.json: those told with an update add up to the bytes of its line, and stalls to its waits."""
+        keys = (*PAGED, *LATE, "optimizer.state_tier=nvme", "metrics.every=1", "metrics.trace=4", "checkpoint.every=4", "run.steps=9")
+        self.train("run", *keys)
+        events = json.loads((self.work / "run/trace.json").read_text())["traceEvents"]
+        ends = {event["id2"]["local"]: event for event in events if event["ph"] == "e"}
+        moved, waited = collections.Counter(), collections.Counter()
+        for event in events:
+            if event["ph"] != "b":
+                continue
+            end = ends.pop(event["id2"]["local"])
+            self.assertEqual([end[key] for key in ("cat", "name", "pid", "tid")], [event[key] for key in ("cat", "name", "pid", "tid")])
+            self.assertGreaterEqual(end["ts"], event["ts"])
+            self.assertIn("/optimizer/", event["name"])
+            facts = event["args"]
+            tiers = ("host", "nvme") if event["cat"] == "state write" else ("nvme", "worker" if "worker" in event["cat"] else "host")
+            self.assertEqual((facts["from"], facts["to"]), tiers)
+            moved[event["cat"], facts["update"]] += facts["bytes"]
+            waited[event["cat"], facts["update"]] += (end["ts"] - event["ts"]) / 1e6
+        self.assertEqual(ends, {})
+        for line in self.lines("run", "train")[2:6]:
+            step = line["step"]
+            self.assertGreater(line["tier_read_bytes"], 0)
+            self.assertEqual(moved["state read", step], line["tier_read_bytes"])
+            self.assertEqual(moved["state write", step], line["tier_written_bytes"])
+            if step != 5:  # a save waits too, before the step
+                self.assertAlmostEqual(waited["state wait", step], line["tier_wait_s"], delta=0.002 + 0.01 * line["tier_wait_s"])
+        self.run_sestina("report", str(self.work / "run"))
+        if any(seconds > 0 for (kind, _), seconds in waited.items() if kind == "state wait"):
+            self.assertIn("waits for state in trace.json", (self.work / "run/report.html").read_text())
 
     def test_07_no_place(self):
         """A file in the way of the folder, and another run in the same one."""

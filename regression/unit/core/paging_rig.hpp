@@ -33,6 +33,7 @@ class MemoryStore final : public BlockStore {
   }
   void move(Transfer& t) {
     t.error.clear();
+    t.moved = 0;
     if (fails && fails(t)) {
       t.error = names[t.block] + ": no";
       t.code = ExitCode::io_error;
@@ -50,7 +51,7 @@ class MemoryStore final : public BlockStore {
     } else {
       std::memcpy(t.memory, place.data(), place.size());
     }
-    (t.writes ? moved.bytes_written : moved.bytes_read) += place.size();
+    (t.writes ? moved.bytes_written : moved.bytes_read) += t.moved = place.size();
   }
   Traffic traffic() const override { return moved; }
   std::string describe() const override { return "memory"; }

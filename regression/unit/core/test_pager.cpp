@@ -267,6 +267,52 @@ TEST(Pager, ReadsAheadInTurnAsFarAsThereIsRoom) {
   EXPECT_LE(rig.pager->counts().largest, 4 * bytes);
 }
 
+// What is recorded of an update adds up to its counts, and a slow block is the one that it waits for.
+TEST(Pager, EventsAddUpToCountsAndNameWhatIsSlow) {
+  constexpr std::size_t count = 6, bytes = 100000;
+  const std::string slow = "block 4";
+  PagerRig rig(count, bytes, {}, 2 * whole_pages(bytes));
+  rig.pager->open();
+  rig.pager->record();
+  rig.store->fails = [&rig, &slow](const BlockStore::Transfer& t) {  // it does not: it takes its time
+    if (!t.writes && rig.store->names[t.block] == slow) std::this_thread::sleep_for(50ms);
+    return false;
+  };
+  Pager::Counts before;
+  std::vector<Pager::Event> events;
+  for (int update = 0; update < 4; ++update) {
+    for (std::size_t i = 0; i < count; ++i) {
+      rig.pager->take_turn(rig.blocks[i].get());
+      if (update == 2) EXPECT_EQ(rig.value(i), 1u);  // unchanged, so not written
+      if (update != 2) rig.fill(i, static_cast<unsigned>(update));
+      rig.pager->want_in_turn(rig.blocks[i].get());
+    }
+    const Pager::Counts after = rig.pager->take_events(events);  // some are still on their way
+    std::uint64_t read = 0, written = 0;
+    double waited = 0, slowly = 0;
+    for (const Pager::Event& event : events) {
+      EXPECT_LE(event.begin, event.end);
+      EXPECT_STREQ(event.from, event.kind == Pager::Event::Kind::write ? "host" : "nvme");
+      EXPECT_STREQ(event.to, event.kind == Pager::Event::Kind::write ? "nvme" : "host");
+      if (event.kind == Pager::Event::Kind::read) read += event.bytes;
+      if (event.kind == Pager::Event::Kind::write) written += event.bytes;
+      if (event.kind != Pager::Event::Kind::wait) continue;
+      const double seconds = std::chrono::duration<double>(event.end - event.begin).count();
+      waited += seconds;
+      if (event.name == slow) slowly += seconds;
+    }
+    EXPECT_EQ(read, after.bytes_read - before.bytes_read) << update;
+    EXPECT_EQ(written, after.bytes_written - before.bytes_written) << update;
+    EXPECT_NEAR(waited, after.waited - before.waited, 1e-3) << update;  // clocks are read one after the other
+    if (update > 0) EXPECT_GT(slowly, 0.5 * waited) << update;
+    if (update > 0) EXPECT_GT(slowly, 0.03) << update;
+    before = after;
+  }
+  EXPECT_GT(before.bytes_read, 2 * count * bytes);
+  rig.pager->wait_idle();
+  rig.store->fails = {};
+}
+
 TEST(Pager, KeepsWhatTheBudgetAllowsAndRefusesOneThatIsTooSmall) {
   constexpr std::size_t bytes = large;
   PagerRig small(6, bytes, {.most = bytes}, 3 * bytes);

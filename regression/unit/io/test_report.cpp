@@ -175,6 +175,46 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
   EXPECT_EQ(history.notes.back().text, "resumed from step 2");
 }
 
+// The blocks of trace.json that updates waited for, longest first; what is cut or of another kind is no error.
+TEST(ReportHistory, StallsOfBlocksComeFromTheTrace) {
+  const TemporaryFolder folder;
+  test::write_bytes(folder / "metrics.jsonl", "");
+  EXPECT_TRUE(read_history(folder.path()).stalls.empty());
+  std::string trace = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  const auto add = [&trace](const std::string& cat, const std::string& name, int rank, double from, double to) {
+    const json begin = {{"ph", "b"},   {"cat", cat}, {"name", name},
+                        {"pid", rank}, {"ts", from}, {"args", {{"bytes", 4096}, {"update", 3}}},
+                        {"tid", 0}};
+    const json end = {{"ph", "e"}, {"cat", cat}, {"name", name}, {"pid", rank}, {"ts", to}, {"tid", 0}};
+    trace += begin.dump() + ",\n" + end.dump() + ",\n";
+  };
+  for (int i = 0; i < 12; ++i) add("state wait", "block " + std::to_string(i), 0, 0, 1000 * (i + 1));
+  add("state wait", "block 3", 1, 0, 5e6);
+  add("state wait", "block 3", 1, 6e6, 7e6);
+  add("state read", "block 3", 1, 0, 5e6);
+  add("state write", "block 3", 1, 8e6, 9e6);
+  add("state wait of a worker", "block 5", 0, 0, 9e6);
+  add("state read", "block 7", 1, 0, 5e6);  // nobody waited
+  trace += "{\"ph\":\"b\",\"cat\":\"state wait\",\"name\":\"cu";
+  test::write_bytes(folder / "trace.json", trace);
+  const auto stalls = read_history(folder.path()).stalls;
+  ASSERT_EQ(stalls.size(), 10u);
+  EXPECT_EQ(stalls[0].block, "block 3");
+  EXPECT_EQ(stalls[0].rank, 1);
+  EXPECT_EQ(stalls[0].waits, 2);
+  EXPECT_NEAR(stalls[0].seconds, 6, 1e-9);
+  EXPECT_NEAR(stalls[0].longest, 5, 1e-9);
+  EXPECT_EQ(stalls[0].bytes_read, 4096);
+  EXPECT_EQ(stalls[0].bytes_written, 4096);
+  EXPECT_EQ(stalls[1].block, "block 11");
+  EXPECT_EQ(stalls[9].block, "block 3");
+  ReportRun shown = run("a", 1);
+  shown.history.stalls = stalls;
+  expect_in(record_tables({shown}),
+            {"a: waits for state in trace.json",
+             "<tr><td>1</td><td class=\"path\">block 3</td><td>2</td><td>" + short_seconds(6) + "</td>"});
+}
+
 TEST(ReportFacts, DecksAreFlatInTheirOrder) {
   const FlatDeck deck = flat_deck("[run]\nzero = 0.003\nname = \"a\"\n[[data.source]]\npath = \"x\"\nsizes = [1, 2]\n");
   EXPECT_EQ(

@@ -81,7 +81,7 @@ TEST(TieredRanks, BackwardPassesBringWhatTheUpdateUsesFirst) {
       const Pager::Counts after = pager->counts();
       const std::string what = fmt::format("{}, update {}", kind, t);
       if (t == 1) EXPECT_EQ(before.in_memory, 0u) << what;
-      if (t == 1) EXPECT_GT(after.traffic.bytes_read, before.traffic.bytes_read) << what;
+      if (t == 1) EXPECT_GT(after.bytes_read, before.bytes_read) << what;
       if (t == 2) after_save = after.in_memory;
       if (t == 3) EXPECT_EQ(after.in_memory, after_save) << what;
       EXPECT_GT(after.in_memory, 0u) << what;

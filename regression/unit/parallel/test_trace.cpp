@@ -100,6 +100,28 @@ TEST(Trace, TakesWhatOtherThreadsDidAsFarAsItRecordedThen) {
   EXPECT_EQ(trace.dropped(), 1);
 }
 
+TEST(Trace, StateThatMovedBeforeTheStartIsShownThere) {
+  using namespace std::chrono_literals;
+  Trace trace(2);
+  const auto early = std::chrono::steady_clock::now() - 10ms;
+  const Trace::Event read{
+      .name = "w/m", .number = 3, .kind = Trace::Kind::block_read, .value = 4096, .from = "nvme", .to = "host"};
+  trace.add(read, early, early + 1ms);  // not recording
+  trace.start();
+  trace.add(read, early, early + 1ms);
+  trace.add(read, early, early + 10s);
+  ASSERT_EQ(trace.events().size(), 2u);
+  for (const Trace::Event& event : trace.events()) {
+    EXPECT_EQ(event.begin, 0);
+    EXPECT_STREQ(event.from, "nvme");
+    EXPECT_EQ(event.value, 4096);
+    EXPECT_EQ(event.number, 3);
+    EXPECT_EQ(event.kind, Trace::Kind::block_read);
+  }
+  EXPECT_EQ(trace.events()[0].end, 0);
+  EXPECT_GT(trace.events()[1].end, 9'000'000'000);
+}
+
 TEST(Trace, WithoutOneNothingHappens) {
   OpenSpan span(nullptr);
   span.begin("forward", 1);
