@@ -3,6 +3,7 @@
 // it. This is what its parts share; README.md says what is checked.
 #pragma once
 #include <cuda_runtime_api.h>
+#include <library_types.h>
 #include <signal.h>
 
 #include <cstddef>
@@ -118,6 +119,38 @@ void require_order_since(const Order& then, cudaStream_t stream, const char* cal
 void waited(const char* call);
 
 void add_leaks_of_mapped_memory();  // mapped_memory.cpp
+
+// operands.cpp: a call of a library of algebra. What the library would refuse is a problem, and each call is recorded.
+struct Operand {
+  const char* name;
+  const void* at;
+  cudaDataType_t type;
+  long long rows, cols, leading;    // column-major
+  long long count = 1, stride = 0;  // of a batch, in elements
+  bool is_result = false;           // no other operand may lie where it does
+};
+class LibraryCall {
+ public:
+  LibraryCall(const std::string& name, cudaStream_t stream);
+  void size(const char* name, long long value);  // at least 0
+  void fact(const char* name, const std::string& text);
+  void operand(const Operand& given);
+  void memory(const char* name, const void* at, long long elements, cudaDataType_t type);  // a vector or scratch
+  void refuse(const std::string& why);
+  bool end();  // records the call; whether the library takes it
+
+ private:
+  std::string name_, record_;
+  std::vector<Operand> given_;
+  bool good_ = true;
+};
+// What a handle of cuBLAS or cuSOLVER knows.
+struct LibraryHandle {
+  cudaStream_t stream = nullptr;
+  const void* workspace = nullptr;
+  std::size_t bytes = 0;  // of the workspace; 0: the library's own
+};
+void write_records();  // NULL_DEVICE_RECORDS
 
 // report.cpp
 void start();  // when the device is first asked for, so that the program's own handlers come before

@@ -1,8 +1,8 @@
-// Libraries of algebra on the device, and what Kokkos tells its tools (KOKKOS_TOOLS_LIBS names this library).
+// cuBLAS, as far as it is used, and what Kokkos tells its tools (KOKKOS_TOOLS_LIBS names this library).
 #include <cublas_v2.h>
-#include <cusolverDn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "device.hpp"
@@ -13,64 +13,124 @@ extern "C" int null_device_call(const char* name);
 
 namespace {
 
-// A matrix that a library is given: column-major, in one allocation of device memory.
-void check_matrix(const char* call, const void* at, int rows, int cols, int leading, cudaDataType_t type) {
-  if (rows <= 0 || cols <= 0) return;
-  const std::size_t element = type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
-  if (!in_arena(at)) problem(std::string(call) + ": a matrix that is not in device memory");
-  if (leading < rows) problem(std::string(call) + ": leading dimension smaller than the number of rows");
-  reach(at, (std::size_t(leading) * (cols - 1) + rows) * element, call);
+LibraryHandle& handle_of(cublasHandle_t h) { return *reinterpret_cast<LibraryHandle*>(h); }
+
+std::string compute_name(cublasComputeType_t type) {
+  switch (type) {
+    case CUBLAS_COMPUTE_32F:
+      return "fp32";
+    case CUBLAS_COMPUTE_32F_PEDANTIC:
+      return "fp32 pedantic";
+    case CUBLAS_COMPUTE_32F_FAST_TF32:
+      return "tf32";
+    case CUBLAS_COMPUTE_64F:
+      return "fp64";
+    case CUBLAS_COMPUTE_64F_PEDANTIC:
+      return "fp64 pedantic";
+    default:
+      return std::to_string(static_cast<int>(type));
+  }
+}
+
+// Of the types that cublasGemmEx documents, those of real numbers that are not integers.
+bool is_supported(cublasComputeType_t compute, cudaDataType_t a, cudaDataType_t b, cudaDataType_t c) {
+  if (a != b) return false;
+  const bool half = a == CUDA_R_16BF || a == CUDA_R_16F;
+  switch (compute) {
+    case CUBLAS_COMPUTE_64F:
+    case CUBLAS_COMPUTE_64F_PEDANTIC:
+      return a == CUDA_R_64F && c == CUDA_R_64F;
+    case CUBLAS_COMPUTE_32F:
+    case CUBLAS_COMPUTE_32F_PEDANTIC:
+      return (half && (c == a || c == CUDA_R_32F)) || (a == CUDA_R_32F && c == a);
+    case CUBLAS_COMPUTE_32F_FAST_TF32:
+    case CUBLAS_COMPUTE_32F_FAST_16BF:
+    case CUBLAS_COMPUTE_32F_FAST_16F:
+      return a == CUDA_R_32F && c == a;
+    default:
+      return false;
+  }
+}
+
+struct Product {
+  cublasHandle_t handle;
+  cublasOperation_t op_a, op_b;
+  int m, n, k, count;
+  const void *alpha, *beta;
+  cublasComputeType_t compute;
+};
+
+// a and b have the rows and columns that their operations leave them.
+cublasStatus_t multiply(const char* name, const Product& p, Operand a, Operand b, Operand c) {
+  Lock lock(dev().mutex);
+  const LibraryHandle& handle = handle_of(p.handle);
+  LibraryCall call(name, handle.stream);
+  call.size("m", p.m);
+  call.size("n", p.n);
+  call.size("k", p.k);
+  call.size("count", p.count);
+  const bool plain_a = p.op_a == CUBLAS_OP_N, plain_b = p.op_b == CUBLAS_OP_N;
+  call.fact("operations", std::string(plain_a ? "N" : "T") + (plain_b ? "N" : "T"));
+  call.fact("compute", compute_name(p.compute));
+  call.size("workspace", static_cast<long long>(handle.bytes));
+  if (p.op_a > CUBLAS_OP_C || p.op_b > CUBLAS_OP_C) call.refuse("an operation that there is not");
+  for (const void* factor : {p.alpha, p.beta})
+    if (factor == nullptr || in_arena(factor)) call.refuse("a factor that is not in host memory");
+  if (!is_supported(p.compute, a.type, b.type, c.type)) call.refuse("types that it does not know together");
+  if (handle.bytes > 0) reach(handle.workspace, handle.bytes, (std::string(name) + ", workspace").c_str());
+  a.rows = plain_a ? p.m : p.k, a.cols = plain_a ? p.k : p.m;
+  b.rows = plain_b ? p.k : p.n, b.cols = plain_b ? p.n : p.k;
+  c.rows = p.m, c.cols = p.n;
+  for (const Operand& x : {a, b, c}) call.operand(x);
+  return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 }  // namespace
 
 extern "C" {
 
-// ---- cuBLAS, cuSOLVER
+// ---- cuBLAS
 cublasStatus_t cublasCreate_v2(cublasHandle_t* h) {
   null_device_call("cublasCreate");
-  *h = reinterpret_cast<cublasHandle_t>(&dev());
+  *h = reinterpret_cast<cublasHandle_t>(new LibraryHandle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy_v2(cublasHandle_t h) {
+  null_device_call("cublasDestroy");
+  delete &handle_of(h);
   return CUBLAS_STATUS_SUCCESS;
 }
 const char* cublasGetStatusString(cublasStatus_t) { return "null device"; }
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void* at, size_t) {
-  null_device_call("cublasSetWorkspace");
-  if (reinterpret_cast<std::uintptr_t>(at) % 256 != 0)
-    problem("cublasSetWorkspace: memory that is not aligned to 256 bytes");
+cublasStatus_t cublasSetStream_v2(cublasHandle_t h, cudaStream_t stream) {
+  null_device_call("cublasSetStream");
+  handle_of(h) = {.stream = stream};  // a workspace that was set before is forgotten
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
-                            const void*, const void* a, cudaDataType_t at, int lda, const void* b, cudaDataType_t bt,
-                            int ldb, const void*, void* c, cudaDataType_t ct, int ldc, cublasComputeType_t,
-                            cublasGemmAlgo_t) {
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t h, void* at, size_t bytes) {
   Lock lock(dev().mutex);
-  null_device_call("cublasGemmEx");
-  check_matrix("cublasGemmEx, A", a, ta ? k : m, ta ? m : k, lda, at);
-  check_matrix("cublasGemmEx, B", b, tb ? n : k, tb ? k : n, ldb, bt);
-  check_matrix("cublasGemmEx, C", c, m, n, ldc, ct);
-  return CUBLAS_STATUS_SUCCESS;
+  LibraryCall call("cublasSetWorkspace", handle_of(h).stream);
+  if (reinterpret_cast<std::uintptr_t>(at) % 256 != 0) call.refuse("memory that is not aligned to 256 bytes");
+  call.memory("workspace", at, static_cast<long long>(bytes), CUDA_R_8I);
+  handle_of(h).workspace = at;
+  handle_of(h).bytes = bytes;
+  return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
-cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* h) {
-  null_device_call("cusolverDnCreate");
-  *h = reinterpret_cast<cusolverDnHandle_t>(&dev());
-  return CUSOLVER_STATUS_SUCCESS;
+cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
+                            const void* alpha, const void* a, cudaDataType_t type_a, int lda, const void* b,
+                            cudaDataType_t type_b, int ldb, const void* beta, void* c, cudaDataType_t type_c, int ldc,
+                            cublasComputeType_t compute, cublasGemmAlgo_t) {
+  return multiply("cublasGemmEx", {h, op_a, op_b, m, n, k, 1, alpha, beta, compute}, {"A", a, type_a, 0, 0, lda},
+                  {"B", b, type_b, 0, 0, ldb}, {"C", c, type_c, 0, 0, ldc, 1, 0, true});
 }
-#define NULL_DEVICE_SIZES(T, type, syevd, orgqr)                                                            \
-  cusolverStatus_t syevd(cusolverDnHandle_t, cusolverEigMode_t, cublasFillMode_t, int n, const type*, int,  \
-                         const type*, int* size) {                                                          \
-    return *size = 3 * n * n + 64 * n, CUSOLVER_STATUS_SUCCESS;                                             \
-  }                                                                                                         \
-  cusolverStatus_t cusolverDn##T##geqrf_bufferSize(cusolverDnHandle_t, int, int n, type*, int, int* size) { \
-    return *size = 64 * n + 64, CUSOLVER_STATUS_SUCCESS;                                                    \
-  }                                                                                                         \
-  cusolverStatus_t orgqr(cusolverDnHandle_t, int, int n, int, const type*, int, const type*, int* size) {   \
-    return *size = 64 * n + 64, CUSOLVER_STATUS_SUCCESS;                                                    \
-  }                                                                                                         \
-  cusolverStatus_t cusolverDn##T##gesvd_bufferSize(cusolverDnHandle_t, int m, int n, int* size) {           \
-    return *size = m * n + 64 * (m + n), CUSOLVER_STATUS_SUCCESS;                                           \
-  }
-NULL_DEVICE_SIZES(S, float, cusolverDnSsyevd_bufferSize, cusolverDnSorgqr_bufferSize)
-NULL_DEVICE_SIZES(D, double, cusolverDnDsyevd_bufferSize, cusolverDnDorgqr_bufferSize)
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b, int m,
+                                          int n, int k, const void* alpha, const void* a, cudaDataType_t type_a,
+                                          int lda, long long step_a, const void* b, cudaDataType_t type_b, int ldb,
+                                          long long step_b, const void* beta, void* c, cudaDataType_t type_c, int ldc,
+                                          long long step_c, int count, cublasComputeType_t compute, cublasGemmAlgo_t) {
+  return multiply("cublasGemmStridedBatchedEx", {h, op_a, op_b, m, n, k, count, alpha, beta, compute},
+                  {"A", a, type_a, 0, 0, lda, count, step_a}, {"B", b, type_b, 0, 0, ldb, count, step_b},
+                  {"C", c, type_c, 0, 0, ldc, count, step_c, true});
+}
 
 // ---- Kokkos Tools (KOKKOS_TOOLS_LIBS names this library): labels
 struct KokkosSpace {

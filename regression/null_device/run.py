@@ -7,6 +7,7 @@
   run.py ... resume | memory     a stop and its continuation; a device that is too small
   run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
+  run.py ... products            what cuBLAS and cuSOLVER are asked for against formulas (products.py)
   run.py ... budget NAME         the costs of a step against budgets.toml
   run.py ... report FILE         the same for all of them, as a table for regression/reports
 """
@@ -20,6 +21,7 @@ import tempfile
 import tomllib
 
 import order
+import products
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -183,6 +185,48 @@ def check(device):
             raise Failure(f"a start that should {'' if checked else 'not '}check its kernels:\n{done.stdout}{done.stderr}")
 
 
+def library_calls(device, deck, model, few, many, *options):
+    """What the updates from `few` to `many` ask of the libraries, and what the whole run of `many` does."""
+    found = []
+    for steps in (few, many):
+        path = device.work / f"records{steps}"
+        device.train(deck, f"run.steps={steps}", "metrics.updates_every=0", f"train.micro_batch={model.micro_batch}",
+                     f"train.global_batch={model.global_batch}", f"model.intermediate_size={model.inner}",
+                     f"model.vocab_size={model.vocabulary}", f"train.precision={'bf16' if model.narrow else 'fp32'}",
+                     *options, fill=63, NULL_DEVICE_RECORDS=str(path))
+        found.append(products.read(path))
+    products.check_all(found[1])
+    return found[1] - found[0], found[1]
+
+
+def library_products(device):
+    """Passes of several micro-batches and slices of logits with Newton-Schulz iterations, and SOAP with two refreshes."""
+    model = products.Model(vocabulary=100352, global_batch=24, narrow=True)
+    calls, whole = library_calls(device, "tiny_muon", model, 2, 4, "optimizer.qk_clip=0")
+    found, solved = products.split(calls)
+    per_update = products.passes(model) + products.newton_schulz(model, steps=5)
+    n = products.compare("muon", found, products.times(per_update, 2)) + products.compare("muon", solved, {})
+    print(f"muon: {n} products of two updates, {len(model.slices())} slices of logits, as the formulas say")
+    if bad := next(products.unaligned(whole), None):
+        raise Failure(f"muon: not aligned to 16 bytes: {bad}")
+
+    model = products.Model(micro_batch=2)
+    calls, whole = library_calls(device, "tiny_soap", model, 12, 32)
+    found, solved = products.split(calls)
+    refresh, solutions = products.soap_refresh(model)
+    per_update = products.passes(model) + products.soap(model)
+    n = products.compare("soap", found, products.times(per_update, 20) + products.times(refresh, 2))
+    n += products.compare("soap", solved, products.times(solutions, 2))
+    print(f"soap: {n} products and decompositions of twenty updates, two of them with a refresh, as the formulas say")
+    if bad := next(products.unaligned(whole), None):
+        raise Failure(f"soap: not aligned to 16 bytes: {bad}")
+
+    # Widths that are no multiples of 8 are seen.
+    _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)
+    if not any("173" in text for text in products.unaligned(whole)):
+        raise Failure("rows of 173 numbers are recorded as aligned")
+
+
 def cost(device, budget):
     """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
     zeros starts no method with bases."""
@@ -231,7 +275,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "products", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -249,8 +293,8 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "check": check}[given.what](device)
-        except Failure as failure:
+                {"resume": resume, "memory": memory, "check": check, "products": library_products}[given.what](device)
+        except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 
 

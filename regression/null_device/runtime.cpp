@@ -1,4 +1,4 @@
-// The CUDA runtime. What is not written here or in libraries.cpp, build.sh makes: a function that counts its call and
+// The CUDA runtime. What is not written in these sources, build.sh makes: a function that counts its call and
 // returns 0 (success).
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -2,6 +2,7 @@
 #include <cublas_v2.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <cusolverDn.h>
 #include <nccl.h>
 
 #include <cstdlib>
@@ -11,23 +12,6 @@
 namespace {
 
 void kernel() {}  // known by its address alone
-
-// A message and a copy to the host after a kernel of another stream.
-void send(float* values, float* host, std::size_t n, bool in_order, bool copy_in_order) {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  cudaEventRecord(event, nullptr);
-  if (in_order) cudaStreamWaitEvent(stream, event, 0);
-  ncclSend(values, n, ncclFloat, 0, nullptr, stream);
-  if (!copy_in_order) cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  cudaMemcpyAsync(host, values, n * sizeof(float), cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
-  cudaEventDestroy(event);
-  cudaStreamDestroy(stream);
-}
 
 // Memory behind reserved addresses, copied out after what used it, and given back.
 void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
@@ -61,6 +45,68 @@ void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   cudaStreamDestroy(stream);
 }
 
+// A product C (m, n) = A B and one of a batch of two, in memory of 1000 floats: A from 0, B from 200, C from 400.
+void multiply(float* memory, const std::string& mistake) {
+  constexpr int m = 8, n = 10, k = 12;
+  cublasHandle_t handle = nullptr;
+  cublasCreate(&handle);
+  cublasSetStream(handle, nullptr);
+  cublasSetWorkspace(handle, memory + 512, 1024);
+  const float one = 1;
+  const float* const a = mistake == "null" ? nullptr : mistake == "host" ? &one : memory;
+  const float* const b = mistake == "outside" ? memory + 990 : memory + 200;
+  float* const c = mistake == "aliased" ? memory + 200 + k - 1 : memory + 400;
+  const void* const uneven = reinterpret_cast<const char*>(a) + (mistake == "uneven" ? 2 : 0);
+  cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, mistake == "negative" ? -1 : k,
+               mistake == "factor" ? memory : &one, uneven, CUDA_R_32F, mistake == "leading" ? m - 1 : m, b,
+               mistake == "types" ? CUDA_R_16BF : CUDA_R_32F, k, &one, c, CUDA_R_32F, m,
+               mistake == "sums" ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  // Next to each other in rows of 16, each of 8 x 4.
+  cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, 8, 4, 4, &one, memory, CUDA_R_32F, 16, 8, memory + 100,
+                             CUDA_R_32F, 4, 16, &one, memory + 200, CUDA_R_32F, 16, mistake == "overlap" ? 7 : 8,
+                             mistake == "batch" ? -1 : 2, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  cublasDestroy(handle);
+}
+
+// Decompositions of an 8 x 8 matrix, with scratch as their queries answer.
+void decompose(float* memory, int* info, const std::string& mistake) {
+  constexpr int n = 8;
+  int size = 0;
+  float* work = nullptr;
+  cusolverDnHandle_t handle = nullptr;
+  cusolverDnCreate(&handle);
+  cusolverDnSsyevd_bufferSize(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, nullptr, n, nullptr, &size);
+  cudaMalloc(reinterpret_cast<void**>(&work), static_cast<std::size_t>(size) * sizeof(float));
+  cusolverDnSsyevd(handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, memory, mistake == "rows" ? n - 1 : n,
+                   memory + (mistake == "values" ? 60 : 64), mistake == "scratchless" ? nullptr : work,
+                   mistake == "scratch" ? size - 1 : size, mistake == "info" ? nullptr : info);
+  cusolverDnSgeqrf_bufferSize(handle, n, n, nullptr, n, &size);
+  cusolverDnSgeqrf(handle, n, n, memory, n, memory + 64, work, mistake == "factor-scratch" ? 10 : size, info);
+  cusolverDnSorgqr_bufferSize(handle, n, n, n, nullptr, n, nullptr, &size);
+  cusolverDnSorgqr(handle, n, mistake == "wide" ? n + 1 : n, n, memory, n, memory + 64, work, size, info);
+  cudaFree(work);
+  cusolverDnDestroy(handle);
+}
+
+// A message and a copy to the host after a kernel and products of another stream.
+void send(float* values, float* host, std::size_t n, const std::string& mistake) {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  cudaEventRecord(event, nullptr);
+  if (mistake == "late") multiply(values, mistake);
+  if (mistake != "unordered") cudaStreamWaitEvent(stream, event, 0);
+  ncclSend(values, n, ncclFloat, 0, nullptr, stream);
+  if (mistake == "early")
+    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  cudaMemcpyAsync(host, values, n * sizeof(float), cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -70,6 +116,8 @@ int main(int count, char** arguments) {
   for (const char* name : {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_LAUNCH_ORDER_IMPLICIT"})
     if (mistake != "lazy") setenv(name, "set", 0);
   cudaMalloc(reinterpret_cast<void**>(&device), bytes);
+  multiply(device, mistake);
+  decompose(device, reinterpret_cast<int*>(device + 900), mistake);
   cublasHandle_t products = nullptr;
   cublasCreate(&products);
   cublasSetWorkspace(products, device + (mistake == "unaligned" ? 1 : 0), bytes / 2);
@@ -83,7 +131,7 @@ int main(int count, char** arguments) {
   cudaMemcpyAsync(device, host, mistake == "overrun" ? bytes + 4 : bytes, cudaMemcpyDefault, nullptr);
   if (mistake == "changed") host[0] = 5;
   cudaStreamSynchronize(nullptr);
-  send(device, host, n, mistake != "unordered", mistake != "early");
+  send(device, host, n, mistake);
   map_and_copy(host, n, mistake);
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);

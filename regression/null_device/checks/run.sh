@@ -5,7 +5,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1 cuda=${CUDA_HOME:-/usr/local/cuda} failed=0
 mkdir -p "$out"
 g++ -std=c++20 -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} "$here/mistakes.cpp" -o "$out/mistakes" \
-  -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lcublas -lnccl -lcuda
+  -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lcublas -lcusolver -lnccl -lcuda
 "$here/../build.sh" "$out/device" "$out/mistakes"
 
 # expect MISTAKE PATTERN: what the report has to say.
@@ -21,6 +21,7 @@ expect changed 'problem.pinned host memory changed'
 expect touched 'problem.host code touches device memory'
 expect overrun 'problem.cudaMemcpyAsync: 4004 bytes'
 expect unordered 'problem.ncclSend is not after the kernels'
+expect late 'problem.ncclSend is not after the kernels'
 expect early 'problem.cudaMemcpyAsync is not after the kernels'
 expect leaked 'leak.device'
 expect unmapped 'problem.cudaMemcpyAsync: .* device memory that is not allocated'
@@ -29,6 +30,26 @@ expect behind 'problem.cuMemAddressFree of addresses with memory'
 expect unaligned 'problem.cublasSetWorkspace: memory that is not aligned'
 expect lazy 'problem.ncclCommInitRankConfig without CUDA_MODULE_LOADING'
 expect kept 'leak.device: memory to be mapped'
+product='problem.cublasGemmEx' batch='problem.cublasGemmStridedBatchedEx' solver='problem.cusolverDnS'
+expect negative "$product: k is below 0"
+expect leading "$product: leading dimension of A below its rows"
+expect null "$product: A is null"
+expect host "$product: A is not in device memory"
+expect uneven "$product: A is not aligned to its elements"
+expect outside "$product, B: 480 bytes at byte 3960 of 4000"
+expect aliased "$product: C lies in B"
+expect factor "$product: a factor that is not in host memory"
+expect types "$product: types that it does not know together"
+expect sums "$product: types that it does not know together"
+expect overlap "$batch: results of a batch lie in each other"
+expect batch "$batch: count is below 0"
+expect rows "${solver}syevd: leading dimension of A below its rows"
+expect values "${solver}syevd: W lies in A"
+expect scratch "${solver}syevd: scratch of [0-9]* elements, its query answers"
+expect scratchless "${solver}syevd: work is null"
+expect info "${solver}syevd: info is null"
+expect factor-scratch "${solver}geqrf: scratch of 10 elements"
+expect wide "${solver}orgqr: more columns than rows"
 LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
 if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
 python3 -B "$here/orders.py" || failed=1

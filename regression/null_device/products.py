@@ -1,0 +1,163 @@
+"""Products and decompositions of training on the null device (NULL_DEVICE_RECORDS, operands.cpp), next to what formulas
+of the model and of its optimizer say. Standard library alone.
+
+A product is named as cuBLAS is asked for it, which computes the transpose of a row-major result: C (m, n) of a sum over
+k, operations of both operands, their type and that of C. Two runs that differ in their number of updates differ in what
+these updates ask for.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+
+
+class Failure(Exception):
+    pass
+
+
+def read(path):
+    """Calls of a run: a counter of records, without how often."""
+    calls = collections.Counter()
+    for line in pathlib.Path(path).read_text().splitlines():
+        record = json.loads(line)
+        often = record.pop("calls")
+        calls[json.dumps(record)] += often
+    return calls
+
+
+@dataclasses.dataclass
+class Model:
+    """A Llama with grouped queries, in a run with these numbers of sequences and updates."""
+
+    hidden: int = 64
+    inner: int = 176
+    queries: int = 64
+    keys: int = 32
+    vocabulary: int = 256
+    layers: int = 2
+    sequence: int = 64
+    global_batch: int = 8
+    micro_batch: int = 8
+    narrow: bool = False  # bf16, with gradients in fp32
+
+    def types(self):
+        return ("bf16", "fp32") if self.narrow else ("fp32", "fp32")
+
+    def matrices(self):
+        """Of a layer, (rows, columns)."""
+        d, f = self.hidden, self.inner
+        return [(self.queries, d), (self.keys, d), (self.keys, d), (d, self.queries), (f, d), (f, d), (d, f)]
+
+    def slices(self):
+        """Rows of logits that are made at once: at most 64 MiB of them, parts as equal as multiples of 16 can be."""
+        rows, width = self.micro_batch * self.sequence, 2 if self.narrow else 4
+        most = max((64 << 20) // (self.vocabulary * width), 1)
+        parts = -(-rows // most)
+        size = min(-(-(-(-rows // parts)) // 16) * 16, most) if parts > 1 else rows
+        return [min(size, rows - at) for at in range(0, rows, size)]
+
+
+def passes(model):
+    """Of all micro-batches of an update: a layer's output, the gradient of its input, that of its weights."""
+    found = collections.Counter()
+    compute, sums = model.types()
+
+    def linear(inputs, outputs, rows, often):
+        found["TN", outputs, rows, inputs, compute, compute] += often
+        found["NN", inputs, rows, outputs, compute, compute] += often
+        found["NT", inputs, outputs, rows, compute, sums] += often
+
+    times, rows = model.global_batch // model.micro_batch, model.micro_batch * model.sequence
+    d, f, q = model.hidden, model.inner, model.queries
+    for inputs, outputs in [(d, q + 2 * model.keys), (q, d), (d, 2 * f), (f, d)]:
+        linear(inputs, outputs, rows, times * model.layers)
+    for part in model.slices():
+        linear(d, model.vocabulary, part, times)
+    return found
+
+
+def newton_schulz(model, steps):
+    """Of each matrix X, its shorter side first: X X^T, the square of that, and the polynomial of both times X."""
+    found, compute = collections.Counter(), model.types()[0]
+    for shape in model.matrices():
+        m, n = sorted(shape)
+        for product in [("TN", m, m, n), ("TN", m, m, m), ("NN", n, m, m)]:
+            found[*product, compute, compute] += steps * model.layers
+    return found
+
+
+def soap(model):
+    """Of each matrix G (m, n): G G^T and G^T G; gradient and momentum into the bases of both sides, the update back."""
+    found = collections.Counter()
+    for m, n in model.matrices():
+        found["TN", m, m, n, "fp32", "fp32"] += model.layers
+        found["NT", n, n, m, "fp32", "fp32"] += model.layers
+        for left, right in [("NT", "NN"), ("NT", "NN"), ("NN", "TN")]:
+            found[left, n, m, m, "fp32", "fp32"] += model.layers
+            found[right, n, m, n, "fp32", "fp32"] += model.layers
+    return found
+
+
+def soap_refresh(model):
+    """Of each side: the factor times its basis, and the orthonormal factor of that, by geqrf and orgqr."""
+    products, solved = collections.Counter(), collections.Counter()
+    for side in [side for shape in model.matrices() for side in shape]:
+        products["NN", side, side, side, "fp32", "fp32"] += model.layers
+        solved["cusolverDnSgeqrf", side] += model.layers
+        solved["cusolverDnSorgqr", side] += model.layers
+    return products, solved
+
+
+def times(counter, factor):
+    return collections.Counter({key: factor * value for key, value in counter.items()})
+
+
+def operands(record):
+    return {name: value for name, value in record.items() if isinstance(value, dict)}
+
+
+def split(calls):
+    """Products and decompositions among the records, by what is expected of them."""
+    products, solved = collections.Counter(), collections.Counter()
+    for text, often in calls.items():
+        record = json.loads(text)
+        if record["call"].startswith("cublasGemm"):
+            a, b, c = (record[name]["type"] for name in "ABC")
+            if a != b:
+                raise Failure(f"operands of two types: {text}")
+            products[record["operations"], record["m"], record["n"], record["k"], a, c] += often * record["count"]
+        elif record["call"].startswith("cusolver"):
+            solved[record["call"], record["n"]] += often
+    return products, solved
+
+
+def compare(what, found, expected):
+    for key in sorted(found.keys() | expected.keys(), key=str):
+        if found[key] != expected[key]:
+            raise Failure(f"{what}: {' '.join(map(str, key))}: {found[key]} calls, {expected[key]} expected")
+    return sum(expected.values())
+
+
+def unaligned(calls):
+    """Operands of products that cuBLAS' fast kernels do not take: their rows or they themselves begin between multiples
+    of 16 bytes."""
+    width = {"bf16": 2, "fp32": 4, "fp64": 8}
+    for text in calls:
+        record = json.loads(text)
+        if record["call"].startswith("cublasGemm"):
+            for name, x in operands(record).items():
+                if x["align"] < 16 or x["ld"] * width[x["type"]] % 16 != 0:
+                    yield f"{name} of {text}"
+
+
+def check_all(calls):
+    """What holds of every product: sums in fp32 (of fp64 in fp64), and the whole workspace of its handle."""
+    for text in calls:
+        record = json.loads(text)
+        if record["call"].startswith("cublasGemm"):
+            sums = "fp64" if record["A"]["type"] == "fp64" else "fp32"
+            if record["compute"] != sums or record["workspace"] != 32 << 20:
+                raise Failure(f"a product with other sums or another workspace: {text}")
+        if record["call"] == "cublasSetWorkspace" and record["workspace"]["align"] < 256:
+            raise Failure(f"a workspace that is not aligned to 256 bytes: {text}")
