@@ -124,7 +124,19 @@ def decks(device, group):
                 device.train(deck, "run.steps=12", *ALWAYS.get(deck, []), *mode, fill=fill)
 
 
+def grid(device):
+    """Eight ranks as data-parallel x tensor-parallel x pipeline: communicators of all three axes have one order."""
+    axes = [f"parallel.{axis}=2" for axis in ("dp", "tp", "pp")]
+    cases = [("tiny_pipeline", [f"parallel.schedule={schedule}"]) for schedule in ("1f1b", "zb-h1", "async-1f1b")]
+    cases += [("tiny_pipeline", ["parallel.schedule=interleaved", "parallel.pp=4"]), ("tiny_muon", ["optimizer.qk_clip=0"]), ("tiny_soap", [])]
+    for deck, options in cases:
+        device.train(deck, "run.steps=4", "train.global_batch=8", "train.micro_batch=1", "model.num_hidden_layers=4", *axes, *options,
+                     ranks=8, devices=8, fill=63)
+
+
 def ranks(device, n):
+    if n == 8:
+        return grid(device)
     layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"], [f"parallel.dp={n // 2}", "parallel.pp=2"]]
     if n > 2:  # sums and weights by way of one rank of each node, by small rounds too
         layouts += [[f"parallel.dp={n}", "parallel.node_size=2"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.node_size=2"]]
