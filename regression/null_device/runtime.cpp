@@ -319,6 +319,23 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   join(dev().waited, event.after);
   return cudaSuccess;
 }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) { return *ms = 1e-3f, cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  Lock lock(dev().mutex);
+  count("runtime", "cudaEventElapsedTime");
+  *ms = 1e-3f;
+  for (const cudaEvent_t each : {begin, end}) {
+    const Event& event = *reinterpret_cast<Event*>(each);
+    if (event.stream == nullptr) {
+      problem("cudaEventElapsedTime of an event that was never recorded");
+      return result(cudaErrorInvalidResourceHandle);
+    }
+    for (const auto& [stream, kernels] : event.after)
+      if (dev().waited[stream] < kernels) {  // a device may have got there, and may not
+        problem("cudaEventElapsedTime of an event that the host has not waited for");
+        return result(cudaErrorNotReady);
+      }
+  }
+  return cudaSuccess;
+}
 
 }  // extern "C"

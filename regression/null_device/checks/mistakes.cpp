@@ -13,6 +13,21 @@ namespace {
 
 void kernel() {}  // known by its address alone
 
+// The time between two events around a kernel.
+void measure(const std::string& mistake) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  float milliseconds = 0;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  if (mistake != "unrecorded") cudaEventRecord(begin, nullptr);
+  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  cudaEventRecord(end, nullptr);
+  if (mistake != "unfinished") cudaEventSynchronize(end);
+  cudaEventElapsedTime(&milliseconds, begin, end);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+}
+
 // Memory behind reserved addresses, copied out after what used it, and given back.
 void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   constexpr std::size_t bytes = std::size_t{2} << 20;
@@ -133,6 +148,7 @@ int main(int count, char** arguments) {
   cudaStreamSynchronize(nullptr);
   send(device, host, n, mistake);
   map_and_copy(host, n, mistake);
+  measure(mistake);
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);
   if (mistake != "leaked") cudaFree(device);

@@ -30,6 +30,8 @@ expect behind 'problem.cuMemAddressFree of addresses with memory'
 expect unaligned 'problem.cublasSetWorkspace: memory that is not aligned'
 expect lazy 'problem.ncclCommInitRankConfig without CUDA_MODULE_LOADING'
 expect kept 'leak.device: memory to be mapped'
+expect unrecorded 'problem.cudaEventElapsedTime of an event that was never recorded'
+expect unfinished 'problem.cudaEventElapsedTime of an event that the host has not waited for'
 product='problem.cublasGemmEx' batch='problem.cublasGemmStridedBatchedEx' solver='problem.cusolverDnS'
 expect negative "$product: k is below 0"
 expect leading "$product: leading dimension of A below its rows"
