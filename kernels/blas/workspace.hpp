@@ -9,6 +9,7 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
@@ -21,8 +22,16 @@ class Workspace {
   static constexpr std::size_t alignment =
       256;  // bytes; a multiple of the cache line and of cuBLAS' preferred alignment
 
+  // The memory begins at a multiple of the alignment, which a view's does not: Kokkos keeps a header of 128 bytes
+  // before its data, and plans count neither that nor what is left out here.
   explicit Workspace(std::size_t bytes = 0)
-      : buffer_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::workspace"), bytes) {}
+      : buffer_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::workspace"),
+                bytes == 0 ? 0 : bytes + alignment),
+        capacity_(bytes) {
+    begin_ = buffer_.data();
+    const std::size_t past = reinterpret_cast<std::uintptr_t>(begin_) % alignment;
+    if (past != 0) begin_ += alignment - past;
+  }
 
   // A workspace without memory that has room for everything. What is taken of it has its shape, and no data.
   static Workspace counter() { return Workspace(Counts{}); }
@@ -50,9 +59,9 @@ class Workspace {
   template <class T>
   Vector<T, Exec> take(std::size_t n) {
     const std::size_t need = bytes<T>(n);
-    SESTINA_REQUIRE(counts_ || used_ + need <= buffer_.size(), "workspace holds {} bytes, {} in use, {} more asked",
-                    buffer_.size(), used_, need);
-    T* const begin = counts_ ? nullptr : reinterpret_cast<T*>(buffer_.data() + used_);
+    SESTINA_REQUIRE(counts_ || used_ + need <= capacity_, "workspace holds {} bytes, {} in use, {} more asked",
+                    capacity_, used_, need);
+    T* const begin = counts_ ? nullptr : reinterpret_cast<T*>(begin_ + used_);
     used_ += need;
     peak_ = std::max(peak_, used_);
     return Vector<T, Exec>(begin, n);
@@ -61,7 +70,7 @@ class Workspace {
   Matrix<T, Exec> take(std::size_t rows, std::size_t cols) {
     return Matrix<T, Exec>(take<T>(rows * cols).data(), rows, cols);
   }
-  std::size_t capacity() const { return buffer_.size(); }
+  std::size_t capacity() const { return capacity_; }
   std::size_t peak() const { return peak_; }  // the most bytes that were in use at once
 
  private:
@@ -69,7 +78,8 @@ class Workspace {
   explicit Workspace(Counts) : counts_(true) {}
 
   Kokkos::View<std::byte*, typename Exec::memory_space> buffer_;
-  std::size_t used_ = 0, peak_ = 0;
+  std::byte* begin_ = nullptr;
+  std::size_t capacity_ = 0, used_ = 0, peak_ = 0;
   bool counts_ = false;
 };
 

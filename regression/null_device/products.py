@@ -109,6 +109,28 @@ def soap_refresh(model):
     return products, solved
 
 
+def block_rotations(model, block):
+    """Of POET-X, batches of (m, n, k, count): of each matrix both sides are turned by blocks forward and backward, and
+    each block has the gradient of its own columns."""
+    found, rows = collections.Counter(), model.micro_batch * model.sequence
+    often = model.layers * (model.global_batch // model.micro_batch)
+    for side in [side for shape in model.matrices() for side in shape]:
+        for product in [("TN", block, rows, block), ("NN", block, rows, block), ("NT", block, block, rows)]:
+            found[*product, side // block] += often
+    return found
+
+
+def batches(calls, length):
+    """Batched products of which a side or the sum has this length."""
+    found = collections.Counter()
+    for text, often in calls.items():
+        record = json.loads(text)
+        sizes = [record.get(name) for name in ("m", "n", "k")]
+        if record["call"] == "cublasGemmStridedBatchedEx" and length in sizes:
+            found[record["operations"], *sizes, record["count"]] += often
+    return found
+
+
 def times(counter, factor):
     return collections.Counter({key: factor * value for key, value in counter.items()})
 
@@ -152,12 +174,18 @@ def unaligned(calls):
 
 
 def check_all(calls):
-    """What holds of every product: sums in fp32 (of fp64 in fp64), and the whole workspace of its handle."""
+    """What holds of every call: one stream. Products: sums in fp32 (of fp64 in fp64), and the whole workspace of its
+    handle. Pieces of workspaces begin at multiples of 256 bytes."""
+    streams = {json.loads(text)["stream"] for text in calls}
+    if len(streams) != 1:
+        raise Failure(f"calls in {len(streams)} streams")
     for text in calls:
         record = json.loads(text)
         if record["call"].startswith("cublasGemm"):
             sums = "fp64" if record["A"]["type"] == "fp64" else "fp32"
             if record["compute"] != sums or record["workspace"] != 32 << 20:
                 raise Failure(f"a product with other sums or another workspace: {text}")
-        if record["call"] == "cublasSetWorkspace" and record["workspace"]["align"] < 256:
-            raise Failure(f"a workspace that is not aligned to 256 bytes: {text}")
+        for name, x in operands(record).items():
+            whole = x["batch"] == 1 and x["in"] in ("sestina::workspace", "sestina::cublas")
+            if whole and x["align"] < 256:
+                raise Failure(f"{name} in a workspace, and not aligned to 256 bytes: {text}")

@@ -212,7 +212,8 @@ def library_calls(device, deck, model, few, many, *options):
 
 
 def library_products(device):
-    """Passes of several micro-batches and slices of logits with Newton-Schulz iterations, and SOAP with two refreshes."""
+    """Passes of several micro-batches and slices of logits with Newton-Schulz iterations, SOAP with two refreshes, and
+    POET-X with batches of blocks."""
     model = products.Model(vocabulary=100352, global_batch=24, narrow=True)
     calls, whole = library_calls(device, "tiny_muon", model, 2, 4, "optimizer.qk_clip=0")
     found, solved = products.split(calls)
@@ -232,6 +233,12 @@ def library_products(device):
     print(f"soap: {n} products and decompositions of twenty updates, two of them with a refresh, as the formulas say")
     if bad := next(products.unaligned(whole), None):
         raise Failure(f"soap: not aligned to 16 bytes: {bad}")
+
+    model = products.Model()
+    calls, _ = library_calls(device, "tiny_poet_x", model, 2, 4, "model.linear.block_size=16")
+    found = products.batches(calls, model.micro_batch * model.sequence)
+    n = products.compare("poet-x", found, products.times(products.block_rotations(model, 16), 2))
+    print(f"poet-x: {n} batches of block rotations of two updates, as the formulas say")
 
     # Widths that are no multiples of 8 are seen.
     _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace sestina {
 namespace {
 
@@ -45,6 +48,21 @@ TEST(Workspace, KeepsThePeakOfARunAndRefusesMoreThanItHas) {
   }
   EXPECT_EQ(workspace.peak(), workspace.capacity());
   EXPECT_NO_THROW(workspace.take<float>(1));
+}
+
+// Libraries ask for it of memory that is theirs for a call. Views begin where an allocator's header ends.
+TEST(Workspace, BeginsEachPieceAtAMultipleOfItsAlignment) {
+  std::vector<Workspace<Host>> several;
+  for (std::size_t i = 1; i <= 20; ++i) {
+    several.emplace_back(bytes_of<Pair, Host>(i));
+    const auto frame = several.back().frame();
+    const Pair pair(several.back(), i);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pair.a.data()) % Workspace<Host>::alignment, 0u) << i;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pair.b.data()) % Workspace<Host>::alignment, 0u) << i;
+    std::fill_n(pair.b.data(), pair.b.size(), 1.0f);  // all of it is there, for sanitizers
+    EXPECT_EQ(several.back().peak(), several.back().capacity());
+  }
+  EXPECT_EQ(Workspace<Host>(0).capacity(), 0u);
 }
 
 }  // namespace
