@@ -212,6 +212,11 @@ bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
 // Returns what keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 
+// Returns the first row of up_proj, which is a column of down_proj, of a tensor-parallel rank; of rank tp the number of
+// all. Parts differ by one unit at most, and rank 0 has the most: a unit is 8 rows, which keeps products aligned, where
+// these make up intermediate_size and each rank gets some, and else 1.
+std::int64_t first_of_mlp(const ModelConfig&, int tp, int tp_rank);
+
 struct CheckpointOptions {
   std::int64_t every = 0;       // steps, 0 = only the final one
   int keep = 3;                 // newest to keep, 0 = all

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "core/deck/deck.hpp"
-#include "core/deck/expert_options.hpp"
 #include "core/deck/options.hpp"
 #include "core/deck/recipes.hpp"
 

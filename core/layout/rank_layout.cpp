@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/deck/expert_options.hpp"
+#include "core/deck/options.hpp"
 
 namespace sestina {
 

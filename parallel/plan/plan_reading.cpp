@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/deck/expert_options.hpp"
+#include "core/deck/options.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/shard_layout.hpp"
 

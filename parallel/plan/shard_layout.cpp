@@ -6,7 +6,7 @@
 #include <queue>
 #include <utility>
 
-#include "core/deck/expert_options.hpp"
+#include "core/deck/options.hpp"
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/block_turns.hpp"
