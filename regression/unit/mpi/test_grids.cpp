@@ -2,6 +2,8 @@
 // the ways of updating under tensor parallelism against one another.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "regression/unit/mpi/training_rig.hpp"
@@ -13,7 +15,36 @@ using TpUpdate = ParallelOptions::TpUpdate;
 
 // Ranks: Grids 2 4 6
 template <class Space>
-class Grids : public testing::Test {};
+class Grids : public testing::Test {
+ protected:
+  // More than two ranks share the cores: two refreshes after the first bases.
+  static int some() { return world().size() == 2 ? 6 : 4; }
+  static int many() { return world().size() == 2 ? 50 : 9; }
+  static constexpr int first_refresh = 5;  // a cold start, a refresh (in update 4) and an update after it
+
+  // Several tests look at the same runs, each at a time of its own (some(), first_refresh or many() updates): every
+  // kind is trained once on each grid. tp = 0: one rank alone.
+  static const Trained& of(const std::string& kind, int tp, int updates) {
+    std::map<int, Trained>& run = runs_[{kind, tp}];
+    if (run.empty()) {
+      std::vector<int> looks = {some(), first_refresh, many()};
+      std::sort(looks.begin(), looks.end());
+      std::vector<Trained> trained(looks.size());
+      if (tp > 0)
+        trained = train_through<float, Space>(world(), grid_case(kind, tp), looks);
+      else if (world().rank() == 0)
+        trained = train_through<float, Space>(*make_lone_communicator(), alone(grid_case(kind, 1)), looks);
+      for (std::size_t i = 0; i < looks.size(); ++i) {
+        if (tp == 0) take_from_first(trained[i]);
+        run[looks[i]] = std::move(trained[i]);
+      }
+    }
+    return run.at(updates);
+  }
+
+ private:
+  static inline std::map<std::pair<std::string, int>, std::map<int, Trained>> runs_;
+};
 TYPED_TEST_SUITE(Grids, reference::RunSpaces, reference::SpaceNames);
 
 // In the tensor-parallel group too, wherever the matrix is updated.
@@ -28,11 +59,11 @@ TYPED_TEST(Grids, WeightsThatOverflowOnOneRankAreKnownToAll) {
 }
 
 TYPED_TEST(Grids, EveryOptimizerAgreesWithOneRank) {
-  const int updates = world().size() == 2 ? 50 : 9;  // more ranks share the cores: two refreshes after the first bases
+  const int updates = this->many();
   for (const std::string& kind : every_kind()) {
-    const Trained one = train_alone<float, TypeParam>(alone(grid_case(kind, 1)), updates);
+    const Trained& one = this->of(kind, 0, updates);
     for (const int tp : tensor_sizes()) {
-      const Trained several = train_together<float, TypeParam>(grid_case(kind, tp), updates);
+      const Trained& several = this->of(kind, tp, updates);
       const std::string what = fmt::format("{} on {} x {}", kind, world().size() / tp, tp);
       const double loss = largest_difference(one, several), weights = weight_difference(one, several);
       EXPECT_NEAR(one.loss[0], several.loss[0], 3e-6 * one.loss[0]) << what;
@@ -43,17 +74,19 @@ TYPED_TEST(Grids, EveryOptimizerAgreesWithOneRank) {
   }
 }
 
-// Before sorted bases part ways over many refreshes the weights themselves agree: a cold start, a refresh (in update 4)
-// and an update after it. Data-parallel ranks whose parts of the tree are aligned change no bit.
+// Before sorted bases part ways over many refreshes the weights themselves agree. Data-parallel ranks whose parts of
+// the tree are aligned change no bit.
 TYPED_TEST(Grids, WeightsAgreeThroughTheFirstRefresh) {
   for (const std::string& kind : every_kind()) {
-    const Trained one = train_alone<float, TypeParam>(alone(grid_case(kind, 1)), 5);
+    const Trained& one = this->of(kind, 0, this->first_refresh);
     for (const int tp : tensor_sizes()) {
-      const Trained several = train_together<float, TypeParam>(grid_case(kind, tp), 5);
+      const Trained& several = this->of(kind, tp, this->first_refresh);
       const std::string what = fmt::format("{} on {} x {}", kind, world().size() / tp, tp);
-      EXPECT_LT(largest_difference(one, several), allowed_drift(kind, 5).loss) << what;
-      EXPECT_LT(weight_difference(one, several), allowed_drift(kind, 5).weights) << what;
-      if (tp == 1 && world().size() == 6) EXPECT_EQ(one.weights, several.weights) << what;
+      EXPECT_LT(largest_difference(one, several), allowed_drift(kind, this->first_refresh).loss) << what;
+      EXPECT_LT(weight_difference(one, several), allowed_drift(kind, this->first_refresh).weights) << what;
+      if (tp == 1 && world().size() == 6) {
+        EXPECT_EQ(one.weights, several.weights) << what;
+      }
     }
   }
 }
@@ -196,14 +229,14 @@ TYPED_TEST(Grids, BlockwiseUpdatesTrain) {
 
 // The update is computed from the same whole gradients, at one place or at all.
 TYPED_TEST(Grids, HomeEqualsDuplicatedBitForBit) {
-  const int updates = world().size() == 2 ? 6 : 4;
+  const int updates = this->some();
   for (const std::string& kind : kind_names())
     for (const int tp : tensor_sizes()) {
       if (tp == 1) continue;
-      TrainingCase home = grid_case(kind, tp), duplicated = home;
+      TrainingCase duplicated = grid_case(kind, tp);
       duplicated.options.parallel.tp_update = TpUpdate::duplicated;
-      const Trained a = train_together<float, TypeParam>(home, updates),
-                    b = train_together<float, TypeParam>(duplicated, updates);
+      const Trained& a = this->of(kind, tp, updates);
+      const Trained b = train_together<float, TypeParam>(duplicated, updates);
       EXPECT_EQ(a.loss, b.loss) << kind << ", tp " << tp;
       EXPECT_EQ(a.weights, b.weights) << kind << ", tp " << tp;
     }

@@ -212,14 +212,25 @@ inline void train_steps(Executor& run, const Options& options, int begin, int en
   run.finish_gather();
 }
 
+// One run, looked at after these numbers of updates, which rise.
 template <class T, class Exec = Host>
-Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
+std::vector<Trained> train_through(Communicator& ranks, const TrainingCase& run, const std::vector<int>& updates) {
   TypedExecutor<Exec, T> session(Exec(), make_plan({run.options, ranks.size()}), ranks);
   session.initialise(5);
+  std::vector<Trained> looks;
   Trained result;
-  train_steps(session, run.options, 0, steps, result);
-  result.weights = whole_weights(session);
-  return result;
+  int begin = 0;
+  for (const int end : updates) {
+    train_steps(session, run.options, std::exchange(begin, end), end, result);
+    result.weights = whole_weights(session);
+    looks.push_back(result);
+  }
+  return looks;
+}
+
+template <class T, class Exec = Host>
+Trained train_on(Communicator& ranks, const TrainingCase& run, int steps) {
+  return train_through<T, Exec>(ranks, run, {steps}).front();
 }
 
 template <class V>
@@ -230,17 +241,21 @@ void take_from_first(std::vector<V>& values) {
   if (count > 0) world().broadcast(values.data(), count * sizeof(V), 0);
 }
 
-// One rank trains and tells the others: what is the same on all is computed once.
-template <class Train>
-Trained train_once(Train train) {
-  Trained trained;
-  if (world().rank() == 0) trained = train();
+inline void take_from_first(Trained& trained) {
   std::vector<char> finite(trained.weights_finite.begin(), trained.weights_finite.end());
   take_from_first(trained.loss);
   take_from_first(trained.norm);
   take_from_first(finite);
   take_from_first(trained.weights);
   trained.weights_finite.assign(finite.begin(), finite.end());
+}
+
+// One rank trains and tells the others: what is the same on all is computed once.
+template <class Train>
+Trained train_once(Train train) {
+  Trained trained;
+  if (world().rank() == 0) trained = train();
+  take_from_first(trained);
   return trained;
 }
 
