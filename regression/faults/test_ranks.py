@@ -69,27 +69,34 @@ class Ranks(Case):
         self.train_ranks(4, "whole", *keys, f"run.steps={saved + 10}")
         self.assert_same_run("whole", "killed", saved + 10)
 
+    def kill_with_staged_ranks(self, run, keys):
+        """Two ranks have staged step 100; a pipe in the place of a shard holds one copy up. Both are killed."""
+        child = self.start_ranks(2, *self.train_arguments(run, *keys, "run.steps=1000000"))
+        processes = self.rank_processes(child, 2)
+        checkpoints = self.work / run / "checkpoints"
+        place = checkpoints / f"step_00000100.1.tmp-{processes[0]}"
+        self.wait_for(lambda: self.steps_done(run) >= 1, child)  # what others left has been removed
+        place.mkdir(parents=True)
+        os.mkfifo(place / "shard_00001.h5")
+        self.wait_for(lambda: self.steps_done(run) >= 110, child)
+        self.wait_for(lambda: len(list(checkpoints.glob("*.staged.tmp-*/rank_*.json"))) == 2, child)
+        self.assertTrue((place / "shard_00001.h5").is_fifo())
+        self.assertFalse((checkpoints / "latest").is_symlink())
+        for process in processes.values():
+            os.kill(process, KILL)
+        self.finish(child)
+        self.assertEqual(self.saved_steps(run), [])
+
+    def staging_keys(self):
+        return (*MICRO, "checkpoint.every=100", f"checkpoint.staging_dir={self.work}/fast", "checkpoint.keep=0", "metrics.every=1")
+
     def test_01_killed_between_stage_and_run_directory(self):
-        """All ranks have staged; a pipe in the place of a shard holds one copy up. Another number of ranks completes it."""
-        keys = (*MICRO, "checkpoint.every=100", f"checkpoint.staging_dir={self.work}/fast", "checkpoint.keep=0", "metrics.every=1")
+        """Another number of ranks completes it."""
+        keys = self.staging_keys()
         self.train("whole", *MICRO, "metrics.every=1", "run.steps=120")
         for again in (2, 3):
             run = f"killed{again}"
-            child = self.start_ranks(2, *self.train_arguments(run, *keys, "run.steps=1000000"))
-            processes = self.rank_processes(child, 2)
-            checkpoints = self.work / run / "checkpoints"
-            place = checkpoints / f"step_00000100.1.tmp-{processes[0]}"
-            self.wait_for(lambda: self.steps_done(run) >= 1, child)  # what others left has been removed
-            place.mkdir(parents=True)
-            os.mkfifo(place / "shard_00001.h5")
-            self.wait_for(lambda: self.steps_done(run) >= 110, child)
-            self.wait_for(lambda: len(list(checkpoints.glob("*.staged.tmp-*/rank_*.json"))) == 2, child)
-            self.assertTrue((place / "shard_00001.h5").is_fifo())
-            self.assertFalse((checkpoints / "latest").is_symlink())
-            for process in processes.values():
-                os.kill(process, KILL)
-            self.finish(child)
-            self.assertEqual(self.saved_steps(run), [])
+            self.kill_with_staged_ranks(run, keys)
             output = self.train_ranks(again, run, "-r", "auto", *keys, "run.steps=120")
             self.assertIn("step_00000100: was on a staging disk when its run was killed; completed now", output)
             self.assertEqual(self.saved_steps(run), [100, 120])
@@ -98,6 +105,19 @@ class Ranks(Case):
             self.assertEqual(self.losses(run)[120], self.losses("whole")[120])
             self.assert_nothing_left(run)
             self.assertEqual(list((self.work / "fast").iterdir()), [])
+
+    def test_09_the_stage_of_another_rank_damaged(self):
+        """The first rank's own copy is sound: all ranks give up the checkpoint, naming the other's, and none of it is used."""
+        keys = self.staging_keys()
+        self.train("whole", *MICRO, "metrics.every=1", "run.steps=120")
+        self.kill_with_staged_ranks("run", keys)
+        shard = next((self.work / "fast").rglob("shard_00001.h5"))
+        flip_bit(shard, shard.stat().st_size // 2)
+        output = self.train_ranks(2, "run", "-r", "auto", *keys, "run.steps=120")
+        self.assertRegex(output, r"step 100 was saved on staging disks alone .* and is given up: \S*fast/\S*shard_00001.h5 on \S+ is not there or damaged")
+        self.assertEqual(self.lines("run", "rewind"), [])  # from the beginning
+        self.assertEqual(self.saved_steps("run"), [100, 120])
+        self.assertEqual(self.losses("run")[120], self.losses("whole")[120])
 
     def test_01_a_rank_that_hangs(self):
         child = self.run_and_signal("run", signal.SIGSTOP, 2, 3, "run.steps=100000", "run.abort_timeout=2")
