@@ -39,6 +39,7 @@ std::vector<ReportRun> read_runs(const std::vector<std::string>& folders) {
     ReportRun run;
     run.running = run_dir_in_use(folder);
     run.history = read_history(folder);
+    run.history.stalls = read_stalls(folder);
     run.label = run.history.name;
     run.deck = text_of(fs::path(folder) / "deck.resolved.toml");
     run.parameters = parameters_of(run.deck, folder);

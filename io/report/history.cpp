@@ -273,11 +273,37 @@ void add(RunHistory& history, const Json& line) {
   }
 }
 
-// Reads what blocks of state did from trace.json, whose events are a line each, the end of one after its begin. A trace
-// that is not there or is not whole tells less, which is no error.
-std::vector<RunHistory::Stall> read_stalls(const std::string& path) {
-  std::map<std::pair<std::int64_t, std::string>, RunHistory::Stall> blocks;
+}  // namespace
+
+RunHistory read_history(const std::string& run_dir) {
+  const std::string path = run_dir + "/metrics.jsonl";
   std::ifstream file(path, std::ios::binary);
+  if (!file) fail(ExitCode::input_missing, "{}: no such file; a run directory holds one", path);
+  RunHistory history;
+  history.name = std::filesystem::weakly_canonical(run_dir).filename().string();
+  std::string text;
+  while (std::getline(file, text)) {
+    if (text.empty()) continue;
+    const Json line = Json::parse(text, nullptr, false);
+    if (line.is_object()) {
+      add(history, line);
+    } else {
+      ++history.bad_lines;
+    }
+  }
+  for (auto& [name, values] : history.more) values.resize(history.train.size(), std::nan(""));
+  for (auto& saved : history.checkpoints) {
+    const auto folder = std::filesystem::path(run_dir) / "checkpoints" / std::filesystem::path(saved.path).filename();
+    std::error_code ignored;
+    saved.there = saved.error.empty() && std::filesystem::exists(folder / "manifest.json", ignored);
+  }
+  return history;
+}
+
+// Events of trace.json are a line each, the end of one after its begin.
+std::vector<RunHistory::Stall> read_stalls(const std::string& run_dir) {
+  std::map<std::pair<std::int64_t, std::string>, RunHistory::Stall> blocks;
+  std::ifstream file(run_dir + "/trace.json", std::ios::binary);
   Json begin;
   for (std::string text; std::getline(file, text);) {
     if (text.find("\"cat\":\"state ") == std::string::npos) continue;
@@ -310,34 +336,6 @@ std::vector<RunHistory::Stall> read_stalls(const std::string& path) {
   constexpr std::size_t shown = 10;
   stalls.resize(std::min(stalls.size(), shown));
   return stalls;
-}
-
-}  // namespace
-
-RunHistory read_history(const std::string& run_dir) {
-  const std::string path = run_dir + "/metrics.jsonl";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ExitCode::input_missing, "{}: no such file; a run directory holds one", path);
-  RunHistory history;
-  history.name = std::filesystem::weakly_canonical(run_dir).filename().string();
-  std::string text;
-  while (std::getline(file, text)) {
-    if (text.empty()) continue;
-    const Json line = Json::parse(text, nullptr, false);
-    if (line.is_object()) {
-      add(history, line);
-    } else {
-      ++history.bad_lines;
-    }
-  }
-  for (auto& [name, values] : history.more) values.resize(history.train.size(), std::nan(""));
-  for (auto& saved : history.checkpoints) {
-    const auto folder = std::filesystem::path(run_dir) / "checkpoints" / std::filesystem::path(saved.path).filename();
-    std::error_code ignored;
-    saved.there = saved.error.empty() && std::filesystem::exists(folder / "manifest.json", ignored);
-  }
-  history.stalls = read_stalls(run_dir + "/trace.json");
-  return history;
 }
 
 }  // namespace sestina

@@ -71,7 +71,7 @@ struct RunHistory {
   std::vector<Stages> stages;
   std::vector<Updates> updates;
   std::vector<Rotations> rotations;
-  std::vector<Stall> stalls;  // the ten blocks for which updates waited longest, longest first
+  std::vector<Stall> stalls;  // the ten blocks for which updates waited longest, longest first: read_stalls()
   TensorHistory tensors;
   std::size_t bad_lines = 0;  // lines that could not be parsed, as a cut last line
   bool diverged = false;      // the run diverged, and was not resumed since
@@ -79,6 +79,9 @@ struct RunHistory {
 
 // Reads a run; Error(input_missing) when the folder has no metrics.jsonl.
 RunHistory read_history(const std::string& run_dir);
+// Reads RunHistory::stalls from the run's trace.json, which is long and of which reports alone show something. A trace
+// that is not there or is not whole tells less, which is no error.
+std::vector<RunHistory::Stall> read_stalls(const std::string& run_dir);
 
 // The report shows of a run its series against step, tokens and time, thinned curves, and a line of the summary.
 enum class Abscissa { step, tokens, time };  // time: the sum of step_s

@@ -178,8 +178,7 @@ TEST(ReportHistory, RewindsUnknownKeysTensorsAndDivergence) {
 // The blocks of trace.json that updates waited for, longest first; what is cut or of another kind is no error.
 TEST(ReportHistory, StallsOfBlocksComeFromTheTrace) {
   const TemporaryFolder folder;
-  test::write_bytes(folder / "metrics.jsonl", "");
-  EXPECT_TRUE(read_history(folder.path()).stalls.empty());
+  EXPECT_TRUE(read_stalls(folder.path()).empty());
   std::string trace = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
   const auto add = [&trace](const std::string& cat, const std::string& name, int rank, double from, double to) {
     const json begin = {{"ph", "b"},   {"cat", cat}, {"name", name},
@@ -197,7 +196,7 @@ TEST(ReportHistory, StallsOfBlocksComeFromTheTrace) {
   add("state read", "block 7", 1, 0, 5e6);  // nobody waited
   trace += "{\"ph\":\"b\",\"cat\":\"state wait\",\"name\":\"cu";
   test::write_bytes(folder / "trace.json", trace);
-  const auto stalls = read_history(folder.path()).stalls;
+  const auto stalls = read_stalls(folder.path());
   ASSERT_EQ(stalls.size(), 10u);
   EXPECT_EQ(stalls[0].block, "block 3");
   EXPECT_EQ(stalls[0].rank, 1);
