@@ -124,6 +124,33 @@ void pass_through(const std::string& kind, RestartGrid grid, const std::string& 
   world().barrier();
 }
 
+// All ranks train five updates and write what they have.
+template <class Exec>
+void train_and_save(const TrainingCase& run, RestartGrid grid, const std::string& to) {
+  TypedExecutor<Exec, float> session(Exec(), make_plan({run.options, world().size()}), world());
+  session.initialise(5);
+  Trained ignored;
+  train_steps(session, run.options, 0, 5, ignored);
+  save(session, world(), grid, to);
+}
+
+// Writes a checkpoint on the grid `first`; each of the others reads what the one before wrote, and writes the same.
+template <class Exec>
+void expect_passages(const std::string& kind, RestartGrid first, const std::vector<RestartGrid>& grids) {
+  const SharedFolder folder;
+  train_and_save<Exec>(restart_case(kind, first), first, folder.run("first"));
+  int number = 0;
+  std::string last = folder.run("first");
+  for (const RestartGrid grid : grids) {
+    const std::string next = folder.run(std::to_string(++number));
+    pass_through<Exec>(kind, grid, last, next);
+    if (world().rank() == 0) {
+      EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << kind << ", passage " << number;
+    }
+    last = next;
+  }
+}
+
 // Ranks: Restart 4
 template <class Space>
 class Restart : public testing::Test {};
@@ -136,14 +163,7 @@ TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};
-    {
-      const TrainingCase run = restart_case(kind, four);
-      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
-      session.initialise(5);
-      Trained ignored;
-      train_steps(session, run.options, 0, 5, ignored);
-      save(session, world(), four, folder.run("first"));
-    }
+    train_and_save<TypeParam>(restart_case(kind, four), four, folder.run("first"));
     std::string last = folder.run("first");
     std::vector<std::string> names;
     for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2}, RestartGrid{3, 1}, RestartGrid{1, 2}, four}) {
@@ -172,13 +192,7 @@ TYPED_TEST(Restart, CopiesAreWrittenOnce) {
     TrainingCase run = restart_case("soap", grid);
     run.options.parallel.partition = partition;
     run.options.parallel.tp_update = update;
-    {
-      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
-      session.initialise(5);
-      Trained ignored;
-      train_steps(session, run.options, 0, 5, ignored);
-      save(session, world(), grid, folder.run("copies"));
-    }
+    train_and_save<TypeParam>(run, grid, folder.run("copies"));
     pass_through<TypeParam>("soap", {1, 1}, folder.run("copies"), folder.run("one"));
     pass_through<TypeParam>("soap", {4, 1}, folder.run("one"), folder.run("four"));
     if (world().rank() == 0) EXPECT_TRUE(contents(folder.run("copies")) == contents(folder.run("four")));
@@ -188,56 +202,17 @@ TYPED_TEST(Restart, CopiesAreWrittenOnce) {
 // State that lies in shards is that of the whole matrices: written in shards, read whole, and the other way round.
 // With 1 x 4, two ranks hold the same key and value heads, and one of them writes.
 TYPED_TEST(Restart, ShardsAndWholeMatricesReadOneAnother) {
-  for (const char* kind : {"muon", "normuon", "adamuon"}) {
-    const SharedFolder folder;
-    const RestartGrid first{1, 4, true};
-    {
-      const TrainingCase run = restart_case(kind, first);
-      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
-      session.initialise(5);
-      Trained ignored;
-      train_steps(session, run.options, 0, 5, ignored);
-      save(session, world(), first, folder.run("first"));
-    }
-    int number = 0;
-    std::string last = folder.run("first");
-    for (const RestartGrid grid : {RestartGrid{1, 1}, RestartGrid{2, 2, true}, RestartGrid{2, 2},
-                                   RestartGrid{1, 2, true}, RestartGrid{1, 4, true}}) {
-      const std::string next = folder.run(std::to_string(++number));
-      pass_through<TypeParam>(kind, grid, last, next);
-      if (world().rank() == 0) {
-        EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << kind << ", passage " << number;
-      }
-      last = next;
-    }
-  }
+  for (const char* kind : {"muon", "normuon", "adamuon"})
+    expect_passages<TypeParam>(kind, {1, 4, true}, {{1, 1}, {2, 2, true}, {2, 2}, {1, 2, true}, {1, 4, true}});
 }
 
 // Parts of an MLP that differ: from three tensor-parallel ranks to one, to two, and back.
 TYPED_TEST(Restart, UnevenPartsReadOneAnother) {
   for (const char* kind : {"adamw", "muon", "soap"}) {
-    const SharedFolder folder;
     const bool shards = std::string(kind) == "muon";
     const RestartGrid first{2, 2, false, true};
-    {
-      const TrainingCase run = restart_case(kind, first);
-      TypedExecutor<TypeParam, float> session(TypeParam(), make_plan({run.options, world().size()}), world());
-      session.initialise(5);
-      Trained ignored;
-      train_steps(session, run.options, 0, 5, ignored);
-      save(session, world(), first, folder.run("first"));
-    }
-    int number = 0;
-    std::string last = folder.run("first");
-    for (const RestartGrid grid : {RestartGrid{1, 3, shards, true}, RestartGrid{1, 1, false, true},
-                                   RestartGrid{1, 2, shards, true}, RestartGrid{1, 3, false, true}, first}) {
-      const std::string next = folder.run(std::to_string(++number));
-      pass_through<TypeParam>(kind, grid, last, next);
-      if (world().rank() == 0) {
-        EXPECT_TRUE(contents(folder.run("first")) == contents(next)) << kind << ", passage " << number;
-      }
-      last = next;
-    }
+    expect_passages<TypeParam>(
+        kind, first, {{1, 3, shards, true}, {1, 1, false, true}, {1, 2, shards, true}, {1, 3, false, true}, first});
   }
 }
 

@@ -9,18 +9,32 @@
 namespace sestina {
 namespace {
 
-template <class T>
-void expect_same_weights(TrainingCase run, const std::string& what) {
-  constexpr int updates = 3;
-  const Trained plain = train_together<T>(run, updates);
+// A run whose moments lie in a store between their uses.
+TrainingCase in_store(TrainingCase run) {
   run.options.optimizer.state_tier = Tier::nvme;
   if (run.options.optimizer.matrix) run.options.optimizer.matrix->state_tier = Tier::nvme;
-  const auto store = std::make_shared<reference::MemoryStore>();
-  const auto pager = std::make_shared<Pager>(store, Pager::Options{});
-  TypedExecutor<Host, T> session(Host(), make_plan({run.options, world().size()}), world());
-  session.page_to(pager);
-  pager->open();
-  session.initialise(5);
+  return run;
+}
+
+template <class T>
+struct PagedSession {
+  explicit PagedSession(const TrainingCase& run) : session(Host(), make_plan({run.options, world().size()}), world()) {
+    session.page_to(pager);
+    pager->open();
+    session.initialise(5);
+  }
+  std::shared_ptr<reference::MemoryStore> store = std::make_shared<reference::MemoryStore>();
+  std::shared_ptr<Pager> pager = std::make_shared<Pager>(store, Pager::Options{});
+  TypedExecutor<Host, T> session;
+};
+
+template <class T>
+void expect_same_weights(const TrainingCase& in_memory, const std::string& what) {
+  constexpr int updates = 3;
+  const Trained plain = train_together<T>(in_memory, updates);
+  const TrainingCase run = in_store(in_memory);
+  PagedSession<T> stored(run);
+  auto& [store, pager, session] = stored;
   Trained paged;
   train_steps(session, run.options, 0, updates, paged);
   EXPECT_TRUE(whole_weights(session) == plain.weights) << what;
@@ -57,15 +71,9 @@ TEST(TieredRanks, StagesOfAPipelineShareAStore) {
 // update, or where there was none.
 TEST(TieredRanks, BackwardPassesBringWhatTheUpdateUsesFirst) {
   for (const std::string kind : {"adamw", "muon"}) {
-    TrainingCase run = grid_case(kind, 1);
-    run.options.optimizer.state_tier = Tier::nvme;
-    if (run.options.optimizer.matrix) run.options.optimizer.matrix->state_tier = Tier::nvme;
-    const auto store = std::make_shared<reference::MemoryStore>();
-    const auto pager = std::make_shared<Pager>(store, Pager::Options{});
-    TypedExecutor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
-    session.page_to(pager);
-    pager->open();
-    session.initialise(5);
+    const TrainingCase run = in_store(grid_case(kind, 1));
+    PagedSession<float> stored(run);
+    auto& [store, pager, session] = stored;
     SampleBatches batches(run.options, session.share(), 0);
     std::size_t after_save = 0;
     for (int t = 1; t <= 3; ++t) {
