@@ -150,6 +150,10 @@ struct LibraryHandle {
   const void* workspace = nullptr;
   std::size_t bytes = 0;  // of the workspace; 0: the library's own
 };
+template <class Handle>  // cublasHandle_t or cusolverDnHandle_t
+LibraryHandle& handle_of(Handle handle) {
+  return *reinterpret_cast<LibraryHandle*>(handle);
+}
 void write_records();  // NULL_DEVICE_RECORDS
 
 // report.cpp

@@ -13,8 +13,6 @@ extern "C" int null_device_call(const char* name);
 
 namespace {
 
-LibraryHandle& handle_of(cublasHandle_t h) { return *reinterpret_cast<LibraryHandle*>(h); }
-
 std::string compute_name(cublasComputeType_t type) {
   switch (type) {
     case CUBLAS_COMPUTE_32F:

@@ -13,8 +13,6 @@ extern "C" int null_device_call(const char* name);
 
 namespace {
 
-LibraryHandle& handle_of(cusolverDnHandle_t h) { return *reinterpret_cast<LibraryHandle*>(h); }
-
 template <class T>
 constexpr cudaDataType_t type_of = std::is_same_v<T, double> ? CUDA_R_64F : CUDA_R_32F;
 
