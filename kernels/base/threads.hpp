@@ -28,6 +28,13 @@ std::vector<int> process_cores();
 // on none of them; then nothing has changed.
 int bind_this_thread(const std::vector<int>& cores);
 
+// Gives the calling thread, and those that it starts later, time slices of 0.3 ms in place of the system's (3 ms on
+// many machines), where Linux lets a process choose (6.12 and later). On a core that several share, a thread that wakes
+// for a message then goes first, and does not wait for the end of a slice of those that compute.
+void shorten_time_slices();
+// Returns the length of the calling thread's slices in seconds; 0 where Linux does not tell.
+double time_slice_seconds();
+
 // A thread of ours never sees a signal (signals are the main thread's business) and may run on all cores of the
 // process.
 

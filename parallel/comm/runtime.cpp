@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/threads.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/nodes.hpp"
 #include "parallel/comm/poll.hpp"
@@ -89,6 +90,7 @@ void Runtime::start_ranks(const RankSource& source, double start_timeout, const 
   node_ranks_ = node->size();
   node_rank_ = node->rank();
   wait_limit().shares_cores = node_ranks_ > static_cast<int>(process_cores().size());
+  if (wait_limit().shares_cores) shorten_time_slices();
   if (size() == 1) world_ = make_lone_communicator();
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/base/threads.hpp"
 #include "parallel/step/step_exchange.hpp"
 #include "regression/unit/mpi/ranks.hpp"
 
@@ -25,6 +26,17 @@ TEST(Communicator, ReducesOverAllRanks) {
   world().all_reduce(&least, 1, Reduction::min);
   EXPECT_EQ(largest, n - 1);
   EXPECT_EQ(least, 0);
+}
+
+// More ranks than cores wait for one another's cores with each message. Before Linux 6.12 slices stay what they are.
+TEST(Communicator, RanksThatShareCoresHaveShortTimeSlices) {
+  double shortened = 0;
+  std::thread([&] {
+    shorten_time_slices();
+    shortened = time_slice_seconds();
+  }).join();
+  const bool shares = world().size() > static_cast<int>(process_cores().size());
+  if (shortened < 0.4e-3) EXPECT_EQ(time_slice_seconds() == shortened, shares);
 }
 
 TEST(Communicator, CarriesTextsOfUnequalLength) {
