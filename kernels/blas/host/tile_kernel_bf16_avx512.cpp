@@ -29,7 +29,7 @@ void multiply(std::int64_t k, const LeftPanel& a_panel, const std::byte* b, bool
     for (int i = 0; i < rows; ++i) {
       int pair = 0;
       std::memcpy(&pair, a + 4 * i, sizeof pair);
-      const auto left = (__m512bh)_mm512_set1_epi32(pair);
+      const auto left = (__m512bh)_mm512_broadcastd_epi32(_mm_cvtsi32_si128(pair));  // set1 ends clang 16
       for (int j = 0; j < vectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }
   }

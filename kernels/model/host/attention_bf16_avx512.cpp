@@ -30,7 +30,7 @@ struct DotProducts {
       for (int i = 0; i < rows; ++i) {
         int pair;
         __builtin_memcpy(&pair, a + i * job.lda + p, sizeof pair);
-        const auto both = (__m512bh)_mm512_set1_epi32(pair);
+        const auto both = (__m512bh)_mm512_broadcastd_epi32(_mm_cvtsi32_si128(pair));  // set1 ends clang 16
         sum[i][0] = _mm512_dpbf16_ps(sum[i][0], both, left);
         sum[i][1] = _mm512_dpbf16_ps(sum[i][1], both, right);
       }
