@@ -66,12 +66,13 @@ PartitionName=work Nodes=ALL Default=YES PriorityTier=1 MaxTime=INFINITE OverSub
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE OverSubscribe=NO
 """
 
-# Shared memory of its own for each acted node: Open MPI names it by the host, which they have in common.
+# Shared memory of its own for each acted node: Open MPI names it by the host, which they have in common. Ranks yield where
+# they share cores; on cores of their own they would keep the daemons off these cores for minutes (parallel/comm/poll.hpp).
 TASK_PROLOG = """#!/bin/sh
 echo "export OMPI_MCA_btl_vader_backing_directory={folder}/tmp.$SLURMD_NODENAME"
 echo "export OMPI_MCA_btl_tcp_if_include=lo"
 echo "export OMPI_MCA_btl_vader_single_copy_mechanism=none"
-echo "export OMPI_MCA_mpi_yield_when_idle=1"
+[ "$SLURM_NTASKS" -le "$(nproc)" ] && echo "unset OMPI_MCA_mpi_yield_when_idle" || echo "export OMPI_MCA_mpi_yield_when_idle=1"
 """
 
 # Limits of Slurm are whole minutes, but an operator may move the end of a job to any second. Before a job starts this
