@@ -197,8 +197,6 @@ void require_skew_updates(Deck& deck, Options& options) {
   if (optimizer.matrix->refresh_eager)
     deck.error("optimizer.refresh.visibility", tensor + ", whose replicas are never made equal",
                fmt::format("fixed, or {}", by_adamw));
-  if (options.parallel.tp > 1)
-    deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }
 
 bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {

@@ -74,7 +74,7 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
 void require_matching_groups(Deck&, const Options&);
 
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update,
-// where they are larger than it takes, since they are never cut, or where tensor parallelism cuts them.
+// or where they are larger than it takes, since they are never cut.
 void require_skew_updates(Deck&, Options&);
 
 // The state that the elementwise rule keeps of (rows, cols) of a tensor, in the order of element_fields: numbers as

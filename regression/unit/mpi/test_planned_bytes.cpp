@@ -416,6 +416,15 @@ TEST(PlannedBytes, OfFormsOfWeights) {
       poet.options.parallel.sequence_parallel = split;
       largest.add(compare(poet, fmt::format("poet-x {}, tp 2, {}", static_cast<int>(variant), split)));
     }
+  for (const bool mixed : {false, true}) {  // blocks of 12 leave an MLP of two times 42 dense
+    TrainingCase poet = grid_case("soap", 2);
+    poet.options.model.linear.form = "poet-x";
+    poet.options.model.linear.block_size = 12;
+    poet.options.model.intermediate_size = mixed ? 84 : 96;
+    poet.options.model.linear.dense_if_indivisible = mixed;
+    poet.options.model.linear.shards = 2;
+    largest.add(compare(poet, fmt::format("poet-x, rotations by soap, tp 2, mixed {}", mixed)));
+  }
 }
 
 TEST(PlannedBytes, OfPipelines) {
