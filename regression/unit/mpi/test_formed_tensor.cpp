@@ -140,6 +140,25 @@ TYPED_TEST(FormedTensor, MatrixOptimizersTrainAdapters) {
     }
 }
 
+// The state of a rotation's blocks of numbers is that of one rank, which its ranks share; drift as of other moments in
+// 8 bits.
+TYPED_TEST(FormedTensor, CodedMomentsTurnRotations) {
+  TrainingCase run = cut_case("poet-x", "adamw", world().size());
+  run.options.model.head_dim = 16;
+  run.options.model.intermediate_size = 128;
+  run.options.optimizer.state_block = 8;
+  run.options.model.linear.state_bits = 8;
+  const Trained one = train_alone<float, TypeParam>(alone(run), 5), together = train_together<float, TypeParam>(run, 5);
+  const Distance d = distance(run, one, together);
+  const Drift allowed = allowed_drift(adamw_8bit, 5);
+  EXPECT_LT(d.loss, 3 * allowed.loss);
+  EXPECT_LT(d.weights, 3 * allowed.weights);
+  EXPECT_EQ(d.indices, 0);
+  run.options.model.linear.state_bits = 32;
+  const Trained numbers = train_alone<float, TypeParam>(alone(run), 5);
+  EXPECT_NE(numbers.loss, one.loss);
+}
+
 // Each rank updates the blocks that it holds, whatever becomes of other matrices: the same bits with every tp_update.
 // In the last case layers of the MLP are dense, with a home each.
 TYPED_TEST(FormedTensor, MatrixOptimizersTurnRotations) {

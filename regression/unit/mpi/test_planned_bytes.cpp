@@ -394,9 +394,10 @@ TEST(PlannedBytes, OfFormsOfWeights) {
         largest.add(compare(
             run, fmt::format("{} {}, schedule {}", form, static_cast<int>(variant), static_cast<int>(schedule))));
       }
-  for (const std::string kind : {"muon", "soap"}) {
+  for (const std::string kind : {"muon", "soap", "adamw"}) {
     TrainingCase run = grid_case(kind, 1);
     run.options.model.linear.form = "poet-x";
+    run.options.model.linear.state_bits = kind == "adamw" ? 8 : 32;
     run.options.model.linear.block_size = 12;
     run.options.metrics.rotations_every = kind == "muon" ? 2 : 0;
     largest.add(compare(run, "poet-x, rotations by " + kind));

@@ -42,7 +42,7 @@ class SharedFolder {
   std::string path_;
 };
 
-constexpr const char* turned_by_soap = "poet-x by soap";
+constexpr const char *turned_by_soap = "poet-x by soap", *turned_in_8bit = "poet-x in 8 bits";
 
 // Kinds of optimizers, and forms of weights, a mean of the weights and that of their displacements next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
@@ -58,6 +58,12 @@ TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
     linear.block_size = 4;
     linear.shards = 2;
     linear.merge_every = 3;
+    if (kind == turned_in_8bit) {  // blocks that two ranks do not cut
+      linear.state_bits = 8;
+      run.options.optimizer.state_block = 8;
+      run.options.model.head_dim = 16;
+      run.options.model.intermediate_size = 96;
+    }
   }
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
@@ -161,7 +167,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind_without_tp();
-  kinds.insert(kinds.end(), {"lora", "poet-x", turned_by_soap, "ema", "lookahead"});
+  kinds.insert(kinds.end(), {"lora", turned_by_soap, turned_in_8bit, "ema", "lookahead"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};
@@ -220,7 +226,8 @@ TYPED_TEST(Restart, UnevenPartsReadOneAnother) {
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
 TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
-  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit, turned_by_soap}) {
+  for (const char* kind :
+       {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit, turned_by_soap, turned_in_8bit}) {
     const SharedFolder folder;
     const int tp = std::string(kind).starts_with("poet-x") ? 2 : 1;
     const RestartGrid four{4 / tp, tp};
