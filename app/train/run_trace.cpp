@@ -14,6 +14,21 @@ constexpr std::int64_t warm_up = 2;  // updates in which memory is still allocat
 // Events of one rank, of 72 bytes each: enough for an update of some hundred layers in a few micro-batches.
 constexpr std::int64_t events_of_update = 20000, most_events = 200000;
 
+Trace::Kind block_kind(Pager::Event::Kind kind) {
+  using Kind = Pager::Event::Kind;
+  switch (kind) {
+    case Kind::read:
+      return Trace::Kind::block_read;
+    case Kind::write:
+      return Trace::Kind::block_write;
+    case Kind::wait:
+      return Trace::Kind::block_wait;
+    case Kind::wait_aside:
+      break;
+  }
+  return Trace::Kind::worker_wait;
+}
+
 }  // namespace
 
 RunTrace::RunTrace(const Options& options, const std::string& run_dir, Communicator& world)
@@ -45,14 +60,11 @@ void RunTrace::take_jobs() {
 
 Pager::Counts RunTrace::take_blocks(Pager& pager, std::int64_t update) {
   if (!trace_) return pager.counts();
-  using Kind = Pager::Event::Kind;
   const Pager::Counts counts = pager.take_events(blocks_);
   for (const Pager::Event& event : blocks_) {
     Trace::Event shown{.name = event.name, .number = update, .from = event.from, .to = event.to};
-    shown.kind = event.kind == Kind::read    ? Trace::Kind::block_read
-                 : event.kind == Kind::write ? Trace::Kind::block_write
-                                             : Trace::Kind::block_wait;
-    if (event.kind == Kind::wait_aside) shown.to = "worker";
+    shown.kind = block_kind(event.kind);
+    if (shown.kind == Trace::Kind::worker_wait) shown.to = "worker";
     shown.value = static_cast<double>(event.bytes);
     trace_->add(shown, event.begin, event.end);
   }

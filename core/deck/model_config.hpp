@@ -32,6 +32,7 @@ struct LinearOptions {
   std::int64_t shards = 1, first_shard = 0;
   bool even = false;       // cnp = "even"
   double lr_factor = 0.5;  // factor on the learning rate of the rotations
+  int state_bits = 32;     // bits of AdamW's moments of the rotations
   enum class Init { normalized, gaussian, uniform_spectrum } init = Init::normalized;
   std::int64_t group_size = 256;  // weights that share a scale (xq)
   bool zero_in_range = true;      // the range of their codes includes 0; false: the published rule
@@ -51,7 +52,7 @@ struct LinearOptions {
 // Returns what keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
 // Reads the keys whose defaults follow from other sections, after these: model.linear.shards, whose default is
-// parallel.tp, and model.linear.merge_residual, which is for bf16.
+// parallel.tp, model.linear.merge_residual, which is for bf16, and model.linear.state_bits, which is for AdamW.
 void read_with_others(Deck&, Options&);
 // Collects errors for the parts of a deck that do not fit the form.
 void require_form_fits(Deck&, const Options&);

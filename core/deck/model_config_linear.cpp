@@ -11,6 +11,7 @@ namespace sestina {
 namespace {
 
 constexpr DeckRange count{.min = 1, .max = 1 << 24};
+constexpr const char* state_bits_key = "model.linear.state_bits";
 
 void read_poet(Deck& deck, LinearOptions& o) {
   using Variant = LinearOptions::Variant;
@@ -113,6 +114,27 @@ std::vector<ModelDefect> group_defects(const ModelConfig& c) {
   return {};
 }
 
+// Moments in 8 bits: AdamW has them alone, and a block of numbers that share a scale lies on one rank.
+void require_state_bits(Deck& deck, const Options& options) {
+  const LinearOptions& o = options.model.linear;
+  if (o.state_bits != 8) return;
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (optimizer.adamw.rule != ElementRule::adamw)
+    deck.error(state_bits_key, fmt::format("\"{}\" keeps its state in 32 bits", name(optimizer.adamw.rule)), "32");
+  const Sides whole = sides_of(options.model, o.shards), parts = sides_of(options.model, options.parallel.tp);
+  std::int64_t common = 0;  // divisor of the numbers that a rank has of the rotations that are cut
+  for (std::size_t side = 1; side < parts.size() && options.parallel.tp > 1; ++side)
+    if (whole[side].second % o.block_size == 0) common = std::gcd(common, parts[side].second * (o.block_size - 1) / 2);
+  if (common % optimizer.state_block == 0) return;
+  std::string allowed;
+  for (std::int64_t block = 8; block <= 2048 && common % block == 0; block *= 2) allowed += fmt::format("{}, ", block);
+  deck.error("optimizer.state_block",
+             fmt::format("parallel.tp = {} leaves multiples of {} numbers of rotations on a rank: with "
+                         "model.linear.state_bits = 8 a block of {} would lie on two ranks",
+                         options.parallel.tp, common, optimizer.state_block),
+             allowed + (allowed.empty() ? "" : "or ") + "model.linear.state_bits = 32");
+}
+
 }  // namespace
 
 LinearOptions LinearOptions::read(Deck& deck) {
@@ -127,6 +149,8 @@ void read_with_others(Deck& deck, Options& options) {
   LinearOptions& o = options.model.linear;
   if (o.form != "poet-x") return;
   o.shards = deck.integer("model.linear.shards", options.parallel.tp, {.min = 1, .max = 1 << 16});
+  o.state_bits = static_cast<int>(deck.integer(state_bits_key, 32));
+  if (o.state_bits != 8 && o.state_bits != 32) deck.error(state_bits_key, "no such width", "32, 8");
   if (o.variant == LinearOptions::Variant::xq) return;
   o.residual =
       deck.boolean("model.linear.merge_residual", true) && options.train.precision == TrainOptions::Precision::bf16;
@@ -155,6 +179,7 @@ void require_form_fits(Deck& deck, const Options& options) {
     deck.error("parallel.tp",
                fmt::format("does not divide model.linear.shards = {}, of which ranks hold some", o.shards),
                divisors_of(o.shards, 1));
+  require_state_bits(deck, options);
   if (o.staggered && options.parallel.schedule == ParallelOptions::Schedule::async_1f1b)
     deck.error("model.linear.merge_phase",
                "conflicts with parallel.schedule = \"async-1f1b\", whose pipeline runs empty for each merge",

@@ -27,6 +27,7 @@ TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, c
   spec.reset_phase = merge_phase(o, dense.layer);
   spec.never_decays = true;
   spec.eps_on_corrected = o.eps_on_corrected;
+  spec.coded_state = o.state_bits == 8;
   return spec;
 }
 

@@ -76,7 +76,8 @@ struct TensorSpec {
   double lr_factor = 1;
   std::int64_t reset_every = 0, reset_phase = 0;
   bool never_decays = false, eps_on_corrected = true;
-  int expert = -1;  // number of the expert whose weight this is; -1: every token's
+  bool coded_state = false;  // of a vector: AdamW keeps its moments in 8 bits
+  int expert = -1;           // number of the expert whose weight this is; -1: every token's
   bool is_vector() const { return role == Role::vector; }
   bool is_projection() const { return role == Role::matrix || !weight.empty(); }  // q, k, v, o, gate, up, down
   std::int64_t elements() const { return rows * cols; }

@@ -26,15 +26,15 @@ TensorSpec slab_spec(const OwnedTensor<Exec, T>& tensor) {
   return spec;
 }
 
-// Heads by themselves are whole on their rank, with their blocks: they are the same matrices whoever owns them. Another
-// slab is cut into blocks by itself.
+// Heads by themselves are whole on their rank, with their blocks, and so are blocks of rotations: they are the same
+// matrices whoever owns them. Another slab is cut into blocks by itself.
 template <class Exec, class T>
 MatrixTensor matrix_tensor(const OwnedTensor<Exec, T>& tensor, const OptimizerOptions& options,
                            const MatrixIndex& index) {
   MatrixTensor matrix{tensor.spec, rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved};
   matrix.name = tensor.spec.name;
   if (tensor.is_whole()) return matrix;
-  if (is_by_head(tensor.spec, options))
+  if (tensor.spec.skew_block > 0 || is_by_head(tensor.spec, options))
     matrix.row_begin = tensor.row_begin;
   else
     matrix.spec = slab_spec(tensor);

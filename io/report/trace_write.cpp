@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 
 #include "io/store/output_file.hpp"
 #include "kernels/base/error.hpp"
@@ -22,7 +21,25 @@ std::string name_of(const Trace::Event& event) {
 }
 
 const char* category_of(Trace::Kind kind) {
-  return kind == Trace::Kind::work ? "work" : kind == Trace::Kind::wait ? "wait" : "exchange";
+  using Kind = Trace::Kind;
+  switch (kind) {
+    case Kind::work:
+      return "work";
+    case Kind::wait:
+      return "wait";
+    case Kind::block_read:
+      return "state read";
+    case Kind::block_write:
+      return "state write";
+    case Kind::block_wait:
+      return "state wait";
+    case Kind::worker_wait:
+      return "state wait of a worker";
+    case Kind::exchange:
+    case Kind::count:
+      break;
+  }
+  return "exchange";
 }
 
 // Writes the label of a rank or one of its rows in a viewer, and their order.
@@ -51,17 +68,10 @@ json line_of(const Trace::Event& event, int rank) {
 
 // The two ends of what happened to a block of state: bytes, tiers and the update that counts it are at the first.
 std::string block_lines(const Trace::Event& event, int rank, std::size_t id) {
-  const bool waits = event.kind == Trace::Kind::block_wait;
-  const bool reads = event.kind == Trace::Kind::block_read;
-  const bool aside = waits && std::string_view(event.to) == "worker";
   json line = line_of(event, rank);
   line.erase("dur");
   line.update({{"ph", "b"},
                {"name", event.name},
-               {"cat", aside   ? "state wait of a worker"
-                       : waits ? "state wait"
-                       : reads ? "state read"
-                               : "state write"},
                {"id2", {{"local", fmt::format("0x{:x}", id)}}},
                {"args", {{"bytes", event.value}, {"from", event.from}, {"to", event.to}, {"update", event.number}}}});
   std::string text = line.dump() + ",\n";

@@ -16,8 +16,8 @@ namespace sestina {
 class Trace {
  public:
   using Handle = std::int64_t;  // names a span; below 0: none
-  // The last three are those of a block of state: it was read or written, or somebody waited for it.
-  enum class Kind : std::uint8_t { work, wait, exchange, count, block_read, block_write, block_wait };
+  // The last four are those of a block of state: it was read or written, or the step or a refresh worker waited for it.
+  enum class Kind : std::uint8_t { work, wait, exchange, count, block_read, block_write, block_wait, worker_wait };
   struct Event {
     const char* name = nullptr;        // is not copied: static text, but for add()
     std::int64_t number = -1;          // the number of the block, bucket or group; -1: none; of state: the update

@@ -61,7 +61,7 @@ std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const Paralle
     for (const MicroGroup& group : stage.micro_groups[at(dp_rank)]) groups.push_back(group.specs);
   if (parallel.tp_update == TpUpdate::duplicated)
     for (const int spec :
-         backward_order(stage.specs, [&](std::size_t i) { return stage.is_matrix(static_cast<int>(i)); }))
+         backward_order(stage.specs, [&](std::size_t i) { return is_homed(stage, static_cast<int>(i), parallel); }))
       if (stage.owner[at(spec)] == dp_rank || stage.owner[at(spec)] == every_rank) groups.push_back({spec});
   return groups;
 }

@@ -149,13 +149,25 @@ std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>
   return expert_load_bound(rest.cost, of_one_place, parallel);
 }
 
+// Returns whether a matrix goes to a home under tensor parallelism: blocks of rotations are updated where they lie.
+bool has_home(const StagePlan& stage, int spec) { return stage.specs[at(spec)].skew_block == 0; }
+
+// Returns a load of a tensor-parallel rank below which no assignment goes. What each rank of its owner updates its own
+// part of counts once for each of them, wherever these are.
+std::int64_t home_bound(const StagePlan& stage, const Draft& matrices, int owners, int tp) {
+  std::vector<std::int64_t> cost;
+  for (std::size_t i = 0; i < matrices.specs.size(); ++i)
+    cost.insert(cost.end(), has_home(stage, matrices.specs[i]) ? 1 : at(tp), matrices.cost[i]);
+  return assign_optimal(cost, owners * tp).bound;
+}
+
 // Chooses homes inside each data-parallel rank, once the owners are known: in turn for start-index, else longest first.
 void assign_homes(StagePlan& stage, const Draft& draft, const ParallelOptions& parallel) {
   for (int owner = every_rank; owner < parallel.dp; ++owner) {
     std::vector<int> specs;
     std::vector<std::int64_t> cost;
     for (const int spec : draft.specs)
-      if (stage.owner[at(spec)] == owner) {
+      if (stage.owner[at(spec)] == owner && has_home(stage, spec)) {
         specs.push_back(spec);
         cost.push_back(stage.cost[at(spec)]);
       }
@@ -203,7 +215,9 @@ void assign(StagePlan& stage, const PlanInput& input) {
   }
   const Draft matrices = draft(stage, local, input, true);
   if (parallel.partition == Partition::groups) return assign_groups(stage, matrices, input);
-  if (home && parallel.partition == Partition::optimal) {
+  const bool all_homed =
+      std::all_of(matrices.specs.begin(), matrices.specs.end(), [&stage](int spec) { return has_home(stage, spec); });
+  if (home && all_homed && parallel.partition == Partition::optimal) {
     assign_jointly(stage, matrices, input);
   } else {
     const std::vector<int> owner = owners_by(matrices, parallel, parallel.dp);
@@ -213,8 +227,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
   if (home) add_micro_groups(stage, parallel);
   const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
-  stage.home_bound =
-      home ? assign_optimal(matrices.cost, (replicated ? 1 : parallel.dp) * parallel.tp).bound : stage.dp_bound;
+  stage.home_bound = home ? home_bound(stage, matrices, replicated ? 1 : parallel.dp, parallel.tp) : stage.dp_bound;
   note_loads(stage, input);
 }
 

@@ -215,7 +215,7 @@ void tensor_parallel_update(Tally& tally, const StagePlan& stage, const PlanInpu
     for (std::size_t rank = 0; rank < count.size(); ++rank) {
       const TensorSpec& spec = stage.specs[i];
       if (stage.owner[i] != every_rank && stage.owner[i] != static_cast<int>(rank)) continue;
-      if (input.parallel.tp_update == TpUpdate::duplicated) {
+      if (is_homed(stage, static_cast<int>(i), input.parallel)) {
         count[rank] += 1;
         bytes[rank] += spec.elements() * f32_bytes;
       } else if (is_sharded(spec, input)) {  // the norm, a Gram matrix of the whole side each time, and moments

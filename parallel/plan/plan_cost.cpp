@@ -142,13 +142,15 @@ namespace {
 
 using TpUpdate = ParallelOptions::TpUpdate;
 
-bool updates_shards(const ParallelOptions& parallel) {
-  return parallel.tp > 1 && (parallel.tp_update == TpUpdate::distributed || parallel.tp_update == TpUpdate::blockwise);
+// Returns whether each tensor-parallel rank updates what it holds of a matrix, or has a part in its update.
+bool updates_shards(const TensorSpec& matrix, const ParallelOptions& parallel) {
+  return parallel.tp > 1 && (matrix.skew_block > 0 || parallel.tp_update == TpUpdate::distributed ||
+                             parallel.tp_update == TpUpdate::blockwise);
 }
 
 // The part of a matrix that a tensor-parallel rank has, which updates the matrix or has a part in its update.
 TensorSpec held_of(const TensorSpec& whole, const PlanInput& input, int tp_rank) {
-  return updates_shards(input.parallel) ? local_shape(whole, input.model, input.parallel.tp, tp_rank) : whole;
+  return updates_shards(whole, input.parallel) ? local_shape(whole, input.model, input.parallel.tp, tp_rank) : whole;
 }
 
 // Calls visit(tp_rank, spec, held) for each such rank of the owner of each matrix of the stage.
@@ -178,7 +180,7 @@ RankCosts::RankCosts(const PlanInput& input, ParallelOptions::Cost cost)
     : input_(input), cost_(cost), whole_(tensor_costs(input.optimizer, cost, input.machine)) {}
 
 std::int64_t RankCosts::of(const TensorSpec& matrix, int tp_rank) {
-  if (!updates_shards(input_.parallel)) return whole_.of(matrix);
+  if (!updates_shards(matrix, input_.parallel)) return whole_.of(matrix);
   const TensorSpec held = held_of(matrix, input_, tp_rank);
   if (!is_sharded(matrix, input_)) return whole_.of(held);
   const bool counted = shard_holders(matrix, input_.model, input_.parallel.tp, tp_rank).first == tp_rank;

@@ -72,8 +72,8 @@ void require_machine(ParallelOptions::Cost, const MachineOptions&);
 
 // The work of a rank that updates a matrix, or has a part in that, in units of `cost`. It follows from
 // parallel.tp_update: all of it where the rank is the matrix's home, its own shard where shards are updated by
-// themselves ("blockwise"), and its part of the products where all ranks update shards together ("distributed"). The
-// first rank has the most. The input must outlive this object.
+// themselves ("blockwise", and blocks of rotations always), and its part of the products where all ranks update shards
+// together ("distributed"). The first rank has the most. The input must outlive this object.
 class RankCosts {
  public:
   RankCosts(const PlanInput&, ParallelOptions::Cost cost);

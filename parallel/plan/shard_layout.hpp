@@ -104,12 +104,13 @@ struct OwnedRows {
 };
 OwnedRows owned_rows(const StagePlan&, const GradientBuckets&, int spec, const TensorSpec& local, int dp_rank);
 
-// True for matrices that are updated in shards (core/optimizer/methods/sharded_muon.hpp). Heads by themselves, and
-// matrices that every rank holds whole, are ordinary matrices on each rank.
+// True for matrices that are updated in shards (core/optimizer/methods/sharded_muon.hpp). Heads by themselves, blocks
+// of rotations, and matrices that every rank holds whole, are ordinary matrices on each rank.
 bool is_sharded(const TensorSpec&, const PlanInput&);
 
 // True for matrices that a tensor-parallel rank, or each, updates whole, or that are updated in shares: the rank that
-// computes with them keeps no master weights.
+// computes with them keeps no master weights. Blocks of rotations, which no shard cuts, are updated by each rank that
+// holds them.
 bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank, int tp_rank);

@@ -51,11 +51,18 @@ StateField coded_field_of(const OwnedTensor<Exec, T>& tensor, std::string path) 
   return field;
 }
 
-// Returns a field with one number for each `block` columns of a row; columns are cut between blocks.
+// Returns a field with one number for each `block` columns of a row, or numbers of a vector; both are cut between
+// blocks.
 template <class Exec, class T>
 StateField block_field_of(const OwnedTensor<Exec, T>& tensor, std::string path, float* data, std::int64_t block) {
   const auto blocks = [block](std::int64_t cols) { return (cols + block - 1) / block; };
   StateField field = field_of(tensor, std::move(path), data);
+  if (tensor.spec.is_vector()) {
+    field.shape = {blocks(tensor.spec.rows)};
+    field.row_begin = blocks(field.row_begin);
+    field.row_end = blocks(field.row_end);
+    return field;
+  }
   field.shape = {tensor.spec.rows, blocks(tensor.spec.cols)};
   field.col_begin = blocks(field.col_begin);
   field.col_end = blocks(field.col_end);

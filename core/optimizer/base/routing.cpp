@@ -194,22 +194,26 @@ void require_skew_updates(Deck& deck, Options& options) {
   if (kind.max_dim != nullptr && kind.max_dim(*optimizer.matrix) < packed->skew_block)
     deck.error("optimizer.max_dim", fmt::format("{} of side {}, which are never cut", tensor, packed->skew_block),
                fmt::format(">= {}, or {}", packed->skew_block, by_adamw));
+  if (options.model.linear.state_bits == 8)
+    deck.error("model.linear.state_bits", tensor + ", whose state is that of optimizer.kind",
+               fmt::format("32, or {}", by_adamw));
   if (optimizer.matrix->refresh_eager)
     deck.error("optimizer.refresh.visibility", tensor + ", whose replicas are never made equal",
                fmt::format("fixed, or {}", by_adamw));
-  if (options.parallel.tp > 1)
-    deck.error("parallel.tp", tensor + ", which no tensor-parallel rank has whole", fmt::format("1, or {}", by_adamw));
 }
 
 bool has_coded_moments(const TensorSpec& spec, const OptimizerOptions& options) {
-  return options.state_bits == 8 && !spec.is_vector() && options.adamw.rule == ElementRule::adamw;
+  const bool coded = spec.is_vector() ? spec.coded_state : options.state_bits == 8;
+  return coded && options.adamw.rule == ElementRule::adamw;
 }
 
 std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, std::int64_t cols,
                                     const OptimizerOptions& options, std::size_t accumulate_width) {
   std::vector<FieldSize> fields;
   for (const std::string& name : element_fields(options.adamw.rule))
-    if (has_coded_moments(spec, options))
+    if (has_coded_moments(spec, options) && spec.is_vector())
+      add_coded_fields(fields, name, 1, rows, options.state_block);
+    else if (has_coded_moments(spec, options))
       add_coded_fields(fields, name, rows, cols, options.state_block);
     else
       fields.push_back({name, accumulate_width == size_of(DType::f64) ? DType::f64 : DType::f32, rows, cols});

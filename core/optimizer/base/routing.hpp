@@ -74,12 +74,13 @@ inline std::int64_t refresh_phase(std::int64_t index, std::int64_t period) {
 void require_matching_groups(Deck&, const Options&);
 
 // Collects errors where optimizer.kind updates packed skew matrices (TensorSpec::skew_block) and has no skew update,
-// where they are larger than it takes, since they are never cut, or where tensor parallelism cuts them.
+// or where they are larger than it takes, since they are never cut.
 void require_skew_updates(Deck&, Options&);
 
 // The state that the elementwise rule keeps of (rows, cols) of a tensor, in the order of element_fields: numbers as
 // wide as sums; for AdamW's moments of matrices, with optimizer.state_bits = 8, codes of a byte and a scale for each
-// block of a row (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers.
+// block of a row (kernels/blas/coded_moments.hpp). Vectors are small, and keep their numbers, but for those of
+// TensorSpec::coded_state, each of which is one row.
 bool has_coded_moments(const TensorSpec&, const OptimizerOptions&);
 std::vector<FieldSize> adamw_fields(const TensorSpec&, std::int64_t rows, std::int64_t cols, const OptimizerOptions&,
                                     std::size_t accumulate_width);

@@ -11,6 +11,30 @@
 #include "kernels/optimizer/element_rules.hpp"
 
 namespace sestina {
+namespace {
+
+// What coded moments take for the rows of a tensor, in which their blocks lie: a vector is one row.
+struct CodedShape {
+  std::size_t rows, cols;
+};
+template <class Exec, class T>
+CodedShape coded_shape(const OwnedTensor<Exec, T>& tensor) {
+  const auto rows = static_cast<std::size_t>(tensor.rows()), cols = static_cast<std::size_t>(tensor.cols());
+  return tensor.spec.is_vector() ? CodedShape{1, rows} : CodedShape{rows, cols};
+}
+
+// Ranks cut vectors between chunks (chunk_rows), which are whole blocks, and as the deck's checks allow.
+template <class Exec, class T>
+void require_uncut_blocks(const OwnedTensor<Exec, T>& tensor, std::int64_t block) {
+  const bool by_row = tensor.spec.is_vector();
+  const std::int64_t begin = by_row ? tensor.row_begin : tensor.col_begin,
+                     end = by_row ? tensor.row_end : tensor.col_end;
+  SESTINA_REQUIRE(begin % block == 0 && (end % block == 0 || end == (by_row ? tensor.spec.rows : tensor.spec.cols)),
+                  "{}: {} {} to {} cut a block of {}", tensor.spec.name, by_row ? "numbers" : "columns", begin, end,
+                  block);
+}
+
+}  // namespace
 
 template <class Exec, class T>
 AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensors, const OptimizerOptions& options,
@@ -38,14 +62,11 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
     else if (!coded)
       numbers += n;
     if (!coded) continue;
-    SESTINA_REQUIRE(tensor.col_begin % options.state_block == 0 &&
-                        (tensor.col_end % options.state_block == 0 || tensor.col_end == tensor.spec.cols),
-                    "{}: columns {} to {} cut a block of {}", tensor.spec.name, tensor.col_begin, tensor.col_end,
-                    options.state_block);
+    require_uncut_blocks(tensor, options.state_block);
     if (paged) continue;
+    const CodedShape shape = coded_shape(tensor);
     codes += 2 * n;
-    scales +=
-        2 * static_cast<std::size_t>(tensor.rows()) * moment_blocks(static_cast<std::size_t>(tensor.cols()), block_);
+    scales += 2 * shape.rows * moment_blocks(shape.cols, block_);
   }
   for (std::size_t i = 0; i < fields_.size(); ++i)
     state_[i] = Storage(Kokkos::view_alloc(exec, "sestina::" + fields_[i]), numbers);
@@ -131,8 +152,8 @@ void AdamW<Exec, T>::page_to(const std::shared_ptr<Pager>& pager) {
 // Returns the coded moments. In memory the second moment follows the momentum.
 template <class Exec, class T>
 CodedMoments<Exec> AdamW<Exec, T>::coded(const Run& run) const {
-  const auto rows = static_cast<std::size_t>(run.tensor.rows()), cols = static_cast<std::size_t>(run.tensor.cols()),
-             blocks = moment_blocks(cols, block_);
+  const CodedShape shape = coded_shape(run.tensor);
+  const std::size_t rows = shape.rows, cols = shape.cols, blocks = moment_blocks(cols, block_);
   const bool paged = !run.pages.empty();
   const auto codes = [&](std::size_t i) {
     auto* const at = paged ? reinterpret_cast<std::uint8_t*>(run.pages[2 * i].memory.get())

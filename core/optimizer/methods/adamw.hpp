@@ -1,10 +1,11 @@
 // AdamW or another elementwise rule (core/deck/element_rule.hpp) over all owned tensors, in fused passes: neighbours in
-// memory that share their numbers are updated by one kernel. AdamW's moments of matrices may be kept in 8 bits; such a
-// matrix is a kernel by itself, as its blocks lie in its rows. State that lies elsewhere between its uses
-// (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a kernel by itself. Decay acts on tensors
-// with two dimensions only (embedding and head included), unless a group says otherwise. Where a tensor's state starts
-// over (TensorSpec::reset_every) it and the step count do so before the first update after it; the count follows from
-// t, so that it needs no place in a checkpoint. An average (schedule-free) starts over at the weights.
+// memory that share their numbers are updated by one kernel. AdamW's moments of matrices and rotations may be kept in 8
+// bits; such a tensor is a kernel by itself, as its blocks lie in its rows, or in a rotation as in one row. State that
+// lies elsewhere between its uses (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a kernel by
+// itself. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
+// Where a tensor's state starts over (TensorSpec::reset_every) it and the step count do so before the first update
+// after it; the count follows from t, so that it needs no place in a checkpoint. An average (schedule-free) starts over
+// at the weights.
 #pragma once
 #include <array>
 #include <string>

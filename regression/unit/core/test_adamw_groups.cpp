@@ -118,19 +118,23 @@ TEST(Clip, ScaleIsOneUpToTheNormAndOffAtZero) {
   EXPECT_EQ(clip_scale(1e9, 0.0), 1.0);
 }
 
-// A slab of a matrix under AdamW by itself: rows [row, row + rows) and columns [col, col + cols) of values in rows of
-// `width`. Gradients change from update to update.
+// A slab of a tensor under AdamW by itself: rows [row, row + rows) and columns [col, col + cols). Gradients change from
+// update to update.
 template <class Space>
 class Slab {
  public:
   using View = Kokkos::View<float*, typename Space::memory_space>;
-  Slab(const OptimizerOptions& options, std::int64_t width, std::int64_t row, std::int64_t rows, std::int64_t col,
+  Slab(const OptimizerOptions& options, const TensorSpec& spec, std::int64_t row, std::int64_t rows, std::int64_t col,
        std::int64_t cols)
-      : width_(width), row_(row), rows_(rows), col_(col), cols_(cols), gradient_("g", size()), weight_("w", size()) {
-    OwnedTensor<Space, float> tensor{matrix("w", 6, width),
-                                     Vector<const float, Space>(gradient_.data(), size()),
-                                     Vector<float, Space>(weight_.data(), size()),
-                                     {}};
+      : width_(spec.cols),
+        row_(row),
+        rows_(rows),
+        col_(col),
+        cols_(cols),
+        gradient_("g", size()),
+        weight_("w", size()) {
+    OwnedTensor<Space, float> tensor{
+        spec, Vector<const float, Space>(gradient_.data(), size()), Vector<float, Space>(weight_.data(), size()), {}};
     tensor.row_begin = row;
     tensor.row_end = row + rows;
     tensor.col_begin = col;
@@ -169,14 +173,15 @@ class Slab {
 // same bits; a cut through a block is an error of the program.
 TYPED_TEST(AdamWOf, CutsBetweenBlocksChangeNoBit) {
   constexpr std::int64_t width = 50;
+  const TensorSpec spec = matrix("w", 6, width);
   OptimizerOptions options;
   options.state_bits = 8;
   options.state_block = 16;
-  Slab<TypeParam> whole(options, width, 0, 6, 0, width);
+  Slab<TypeParam> whole(options, spec, 0, 6, 0, width);
   std::vector<Slab<TypeParam>> parts;
   for (const auto& [row, rows] : {std::pair<std::int64_t, std::int64_t>{0, 4}, {4, 2}})
     for (const auto& [col, cols] : {std::pair<std::int64_t, std::int64_t>{0, 32}, {32, width - 32}})
-      parts.emplace_back(options, width, row, rows, col, cols);
+      parts.emplace_back(options, spec, row, rows, col, cols);
   for (int t = 1; t <= 5; ++t) {
     whole.step(t);
     for (auto& part : parts) part.step(t);
@@ -193,7 +198,34 @@ TYPED_TEST(AdamWOf, CutsBetweenBlocksChangeNoBit) {
   EXPECT_EQ(scales.col_begin, 2);
   EXPECT_EQ(scales.col_end, 4);
   EXPECT_EQ(scales.bytes(), 2u * 2 * sizeof(float));
-  EXPECT_THROW(Slab<TypeParam>(options, width, 0, 6, 0, 24), Error);
+  EXPECT_THROW(Slab<TypeParam>(options, spec, 0, 6, 0, 24), Error);
+}
+
+// The same of a vector whose moments are coded, as those of rotations may be: its numbers lie as in one row.
+TYPED_TEST(AdamWOf, CutsBetweenBlocksOfAVectorChangeNoBit) {
+  TensorSpec spec = matrix("w", 50, 1);
+  spec.role = Role::vector;
+  spec.coded_state = true;
+  OptimizerOptions options;  // state_bits is of matrices
+  options.state_block = 16;
+  Slab<TypeParam> whole(options, spec, 0, 50, 0, 1), first(options, spec, 0, 32, 0, 1),
+      rest(options, spec, 32, 18, 0, 1);
+  for (int t = 1; t <= 5; ++t)
+    for (Slab<TypeParam>* slab : {&whole, &first, &rest}) slab->step(t);
+  reference::Array one(1, 50), together(1, 50, 77);
+  whole.put(one);
+  first.put(together);
+  rest.put(together);
+  reference::expect_same(together, one, "weights");
+  EXPECT_NE(one(0, 1), 0);
+  const StateField codes = rest.state()[0], scales = rest.state()[1];
+  EXPECT_EQ(codes.path, "/optimizer/w/momentum_codes");
+  EXPECT_EQ(codes.shape, std::vector<std::int64_t>{50});
+  EXPECT_EQ(scales.shape, std::vector<std::int64_t>{4});
+  EXPECT_EQ(scales.row_begin, 2);
+  EXPECT_EQ(scales.row_end, 4);
+  EXPECT_EQ(scales.bytes(), 2u * sizeof(float));
+  EXPECT_THROW(Slab<TypeParam>(options, spec, 0, 24, 0, 1), Error);
 }
 
 }  // namespace

@@ -108,6 +108,27 @@ TEST(Optimizer, SendsMatricesOfBlocksToTheMatrixOptimizerAndTheRestToAdamW) {
   EXPECT_EQ(field_names(rig, "lm_head.weight"), muon);
 }
 
+// Those of rotations by a key of their own, whatever those of matrices are.
+TEST(Optimizer, MomentsOfRotationsInEightBitsLieInOneRow) {
+  ModelConfig model = small_model(Family::llama);
+  model.linear.form = "poet-x";
+  model.linear.block_size = 4;
+  model.linear.state_bits = 8;
+  OptimizerOptions options;
+  options.state_block = 16;
+  StageRig<Host, float> rig(model, {2, 8}, &options);
+  using Names = std::vector<std::string>;
+  const std::string rotation = "model.layers.1.self_attn.q_proj.weight/rotation_in";
+  EXPECT_EQ(field_names(rig, rotation),
+            (Names{"momentum_codes", "momentum_scales", "second_moment_codes", "second_moment_scales"}));
+  EXPECT_EQ(field_names(rig, "lm_head.weight"), (Names{"momentum", "second_moment"}));
+  EXPECT_EQ(rig.stage.optimizer().state_bytes(), optimizer_state_bytes(tensor_specs(model), options, sizeof(float)));
+  const std::int64_t numbers = model.hidden_size * 3 / 2;
+  for (const StateField& field : rig.stage.optimizer().state())
+    if (field.path == "/optimizer/" + rotation + "/momentum_scales")
+      EXPECT_EQ(field.shape, std::vector<std::int64_t>{(numbers + 15) / 16});
+}
+
 // A byte for each moment of a matrix, and four for a block of it; vectors keep their numbers.
 TEST(Optimizer, MomentsInEightBitsAreThoseOfMatricesUnderAdamW) {
   OptimizerOptions options = set_options_of("muon"), full = options;

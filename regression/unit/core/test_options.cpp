@@ -124,6 +124,34 @@ TEST(Options, RefusesWhatDoesNotGoWithAFormOfWeights) {
   expect_error("[model.linear]\nvariant = \"mem\"\n", "model.linear.variant: unknown key");
 }
 
+// Two ranks have 32 of the query width, 16 of that of keys and values and 48 of the MLP: three halves as many numbers.
+TEST(Options, MomentsOfRotationsInEightBitsAreForAdamWAndUncutBlocks) {
+  const auto refused = [](const std::string& more, int bits = 8) -> std::string {
+    Deck deck;
+    deck.add_text(
+        "[model]\nfamily = \"llama\"\nnum_hidden_layers = 1\nvocab_size = 256\nnum_attention_heads = 4\n"
+        "hidden_size = 64\nnum_key_value_heads = 2\nintermediate_size = 96\n[model.linear]\n"
+        "form = \"poet-x\"\nblock_size = 4\n" +
+            fmt::format("state_bits = {}\n", bits) + more,
+        "a.toml", "/folder");
+    Options::read(deck);
+    return complaint(deck);
+  };
+  const std::string two = "[parallel]\ntp = 2\n", by_muon = "[optimizer]\nkind = \"muon\"\n";
+  for (const std::string& more : {std::string(), two + "[optimizer]\nstate_block = 8\n",
+                                  by_muon + "[[optimizer.group]]\nmatch = \"*/rotation_*\"\nkind = \"adamw\"\n"})
+    EXPECT_EQ(refused(more), "") << more;
+  for (const auto& [said, what] :
+       {std::pair(refused(two),
+                  "optimizer.state_block: parallel.tp = 2 leaves multiples of 24 numbers of rotations on a rank: with "
+                  "model.linear.state_bits = 8 a block of 256 would lie on two ranks"),
+        std::pair(refused(two), "allowed 8, or model.linear.state_bits = 32"),
+        std::pair(refused(by_muon), "model.linear.state_bits: model.layers.0.self_attn.q_proj.weight/rotation_in is"),
+        std::pair(refused("[optimizer]\nkind = \"lion\"\n"), "model.linear.state_bits: \"lion\" keeps its state in 32"),
+        std::pair(refused("", 16), "model.linear.state_bits: no such width, got 16, allowed 32, 8")})
+    EXPECT_NE(said.find(what), said.npos) << said;
+}
+
 TEST(Options, OwnCoefficientsTakeThePlaceOfASet) {
   const std::string muon = "[optimizer]\nkind = \"muon\"\n",
                     own = "ns_coefficients = [[2, -1.5, 0.5], [1.5, -0.5, 0]]\n";

@@ -86,6 +86,24 @@ TYPED_TEST(FormedPipeline, AsynchronousStagesGiveTheBitsOfOneProcess) {
       }
 }
 
+// Rotations by matrix optimizers, from old gradients: state begins again in the merges for which the pipeline drains,
+// that of refresh workers too.
+TYPED_TEST(FormedPipeline, MatrixOptimizersTurnRotationsOfAsynchronousStages) {
+  for (const char* kind : {"muon", "basis-rotation", "soap"}) {
+    TrainingCase run = late(formed_case({"poet-x", kind}), Stash::on, 4);
+    if (kind == std::string("soap")) {
+      run.options.optimizer.refresh.asynchronous = true;
+      run.options.optimizer.matrix->refresh_every = 2;
+      run.options.optimizer.matrix->refresh_staleness = 1;
+    }
+    const Trained one = train_in_one_process<TypeParam>(run, 8);
+    expect_same(one, train_pipeline<TypeParam>(world(), run, 8), kind);
+    if (std::is_same_v<TypeParam, Host>) expect_goes_on(one, {run, 5, 8}, fmt::format("{}, stopped and resumed", kind));
+    run.options.parallel.delay_scale = 0;
+    EXPECT_NE(train_pipeline<TypeParam>(world(), run, 8).loss, one.loss) << kind;  // a delay shows
+  }
+}
+
 TYPED_TEST(FormedPipeline, WithoutDelayAnAsynchronousPipelineIsASynchronousOne) {
   for (const Form& form : forms) {
     TrainingCase run = late(formed_case(form), Stash::on, 4);

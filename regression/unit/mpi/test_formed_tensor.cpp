@@ -57,12 +57,15 @@ Distance distance(const TrainingCase& run, const Trained& one, const Trained& ot
 }
 
 // As grids of dense weights (Drift). Rotations: three times that, for merges round on the way to dense weights and
-// back. Of adapters one factor begins at zero: AdamW divides the other's first gradients by themselves (at most 6e-5
-// was seen), and so do others in part.
+// back. The factors of a skew-symmetric gradient have their eigenvalues in pairs, and any basis of a pair's plane will
+// do: SOAP takes another one after another rounding, as basis rotation does where a sort is another. Of adapters one
+// factor begins at zero: AdamW divides the other's first gradients by themselves (at most 6e-5 was seen), and so do
+// others in part.
 void expect_as_alone(const TrainingCase& run, const Trained& together, const Trained& one, const std::string& what) {
   const Distance d = distance(run, one, together);
-  const Drift allowed = allowed_drift(run.options.optimizer.kind, 5);
-  const bool adapters = run.options.model.linear.form == "lora", adamw = run.options.optimizer.kind == "adamw";
+  const std::string& kind = run.options.optimizer.kind;
+  const bool adapters = run.options.model.linear.form == "lora", adamw = kind == "adamw";
+  const Drift allowed = allowed_drift(!adapters && kind == "soap" ? "basis-rotation" : kind, 5);
   EXPECT_LT(d.loss, (adapters ? 10 : 3) * allowed.loss) << what;
   EXPECT_LT(d.weights, (!adapters ? 3 : adamw ? 50 : 5) * allowed.weights) << what;
   EXPECT_EQ(d.indices, 0) << what;
@@ -137,6 +140,48 @@ TYPED_TEST(FormedTensor, MatrixOptimizersTrainAdapters) {
     }
 }
 
+// The state of a rotation's blocks of numbers is that of one rank, which its ranks share; drift as of other moments in
+// 8 bits.
+TYPED_TEST(FormedTensor, CodedMomentsTurnRotations) {
+  TrainingCase run = cut_case("poet-x", "adamw", world().size());
+  run.options.model.head_dim = 16;
+  run.options.model.intermediate_size = 128;
+  run.options.optimizer.state_block = 8;
+  run.options.model.linear.state_bits = 8;
+  const Trained one = train_alone<float, TypeParam>(alone(run), 5), together = train_together<float, TypeParam>(run, 5);
+  const Distance d = distance(run, one, together);
+  const Drift allowed = allowed_drift(adamw_8bit, 5);
+  EXPECT_LT(d.loss, 3 * allowed.loss);
+  EXPECT_LT(d.weights, 3 * allowed.weights);
+  EXPECT_EQ(d.indices, 0);
+  run.options.model.linear.state_bits = 32;
+  const Trained numbers = train_alone<float, TypeParam>(alone(run), 5);
+  EXPECT_NE(numbers.loss, one.loss);
+}
+
+// Each rank updates the blocks that it holds, whatever becomes of other matrices: the same bits with every tp_update.
+// In the last case layers of the MLP are dense, with a home each.
+TYPED_TEST(FormedTensor, MatrixOptimizersTurnRotations) {
+  for (const auto& [kind, mixed] :
+       {std::pair("muon", false), std::pair("shampoo", false), std::pair("soap", false), std::pair("muon", true)}) {
+    TrainingCase run = cut_case("poet-x", kind, 2);
+    if (mixed) {
+      run.options.model.intermediate_size = 92;
+      run.options.model.linear.dense_if_indivisible = true;
+    }
+    const std::string what = fmt::format("{}, mixed {}", kind, mixed);
+    const Trained one = train_alone<float, TypeParam>(alone(run), 5), home = train_together<float, TypeParam>(run, 5);
+    expect_as_alone(run, home, one, what);
+    for (const TpUpdate update : {TpUpdate::duplicated, TpUpdate::blockwise}) {
+      if (mixed && update == TpUpdate::blockwise) continue;  // another algorithm for what is dense
+      run.options.parallel.tp_update = update;
+      const Trained other = train_together<float, TypeParam>(run, 5);
+      EXPECT_EQ(home.loss, other.loss) << what << ", tp_update " << static_cast<int>(update);
+      EXPECT_TRUE(home.weights == other.weights) << what << ", tp_update " << static_cast<int>(update);
+    }
+  }
+}
+
 // Two key and value heads over four ranks: each is held by two of them.
 TYPED_TEST(FormedTensor, SharedHeadsTrainAdapters) {
   TrainingCase run = cut_case("lora", "adamw", world().size());
@@ -149,8 +194,9 @@ TYPED_TEST(FormedTensor, SharedHeadsTrainAdapters) {
 TYPED_TEST(FormedTensor, StagesOfRanksGiveTheirBitsWithoutStages) {
   if (world().size() != 4) return;
   const auto half = world().split(world().rank() / 2, world().rank());
-  for (const std::string form : {"poet-x", "lora"}) {
-    TrainingCase run = cut_case(form, "adamw", 2);
+  for (const auto& [form, optimizer] :
+       {std::pair("poet-x", "adamw"), std::pair("poet-x", "soap"), std::pair("lora", "adamw")}) {
+    TrainingCase run = cut_case(form, optimizer, 2);
     run.options.parallel.dp = 1;
     const Trained flat = train_on<float, TypeParam>(*half, run, 5);
     run.options.model.tie_word_embeddings = false;

@@ -394,9 +394,10 @@ TEST(PlannedBytes, OfFormsOfWeights) {
         largest.add(compare(
             run, fmt::format("{} {}, schedule {}", form, static_cast<int>(variant), static_cast<int>(schedule))));
       }
-  for (const std::string kind : {"muon", "soap"}) {
+  for (const std::string kind : {"muon", "soap", "adamw"}) {
     TrainingCase run = grid_case(kind, 1);
     run.options.model.linear.form = "poet-x";
+    run.options.model.linear.state_bits = kind == "adamw" ? 8 : 32;
     run.options.model.linear.block_size = 12;
     run.options.metrics.rotations_every = kind == "muon" ? 2 : 0;
     largest.add(compare(run, "poet-x, rotations by " + kind));
@@ -416,6 +417,15 @@ TEST(PlannedBytes, OfFormsOfWeights) {
       poet.options.parallel.sequence_parallel = split;
       largest.add(compare(poet, fmt::format("poet-x {}, tp 2, {}", static_cast<int>(variant), split)));
     }
+  for (const bool mixed : {false, true}) {  // blocks of 12 leave an MLP of two times 42 dense
+    TrainingCase poet = grid_case("soap", 2);
+    poet.options.model.linear.form = "poet-x";
+    poet.options.model.linear.block_size = 12;
+    poet.options.model.intermediate_size = mixed ? 84 : 96;
+    poet.options.model.linear.dense_if_indivisible = mixed;
+    poet.options.model.linear.shards = 2;
+    largest.add(compare(poet, fmt::format("poet-x, rotations by soap, tp 2, mixed {}", mixed)));
+  }
 }
 
 TEST(PlannedBytes, OfPipelines) {

@@ -42,20 +42,28 @@ class SharedFolder {
   std::string path_;
 };
 
+constexpr const char *turned_by_soap = "poet-x by soap", *turned_in_8bit = "poet-x in 8 bits";
+
 // Kinds of optimizers, and forms of weights, a mean of the weights and that of their displacements next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
-  const bool formed = kind == "lora" || kind == "poet-x";
+  const bool turned = kind.starts_with("poet-x"), formed = kind == "lora" || turned;
   const bool mean = kind == "ema", ahead = kind == "lookahead";
-  TrainingCase run = training_case(formed ? "adamw" : mean || ahead ? "muon" : kind);
+  TrainingCase run = training_case(kind == turned_by_soap ? "soap" : formed ? "adamw" : mean || ahead ? "muon" : kind);
   if (mean) run.options.train.ema_tau = 3;
   if (ahead) run.options.train.lookahead = {.factor = 0.5, .from = 2, .until = 10};
   if (formed) {
     LinearOptions& linear = run.options.model.linear;
-    linear.form = kind;
+    linear.form = turned ? "poet-x" : kind;
     linear.rank = 5;
     linear.block_size = 4;
     linear.shards = 2;
     linear.merge_every = 3;
+    if (kind == turned_in_8bit) {  // blocks that two ranks do not cut
+      linear.state_bits = 8;
+      run.options.optimizer.state_block = 8;
+      run.options.model.head_dim = 16;
+      run.options.model.intermediate_size = 96;
+    }
   }
   run.options.parallel.dp = grid.dp;
   run.options.parallel.tp = grid.tp;
@@ -159,7 +167,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind_without_tp();
-  kinds.insert(kinds.end(), {"lora", "poet-x", "ema", "lookahead"});
+  kinds.insert(kinds.end(), {"lora", turned_by_soap, turned_in_8bit, "ema", "lookahead"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};
@@ -218,9 +226,11 @@ TYPED_TEST(Restart, UnevenPartsReadOneAnother) {
 
 // Training goes on to the same bits after a restart on the same layout, and on another with aligned parts.
 TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
-  for (const char* kind : {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit}) {
+  for (const char* kind :
+       {"soap", "muon", "shampoo", adamw_8bit, galore_8bit, apollo_8bit, turned_by_soap, turned_in_8bit}) {
     const SharedFolder folder;
-    const RestartGrid four{4, 1};
+    const int tp = std::string(kind).starts_with("poet-x") ? 2 : 1;
+    const RestartGrid four{4 / tp, tp};
     const TrainingCase run = restart_case(kind, four);
     Trained whole;
     {
@@ -231,8 +241,10 @@ TYPED_TEST(Restart, TrainingGoesOnToTheSameBits) {
       train_steps(session, run.options, 5, 10, whole);
       whole.weights = whole_weights(session);
     }
-    for (const RestartGrid grid : {four, RestartGrid{2, 1}, RestartGrid{1, 1}}) {
-      const bool takes_part = world().rank() < grid.dp;
+    std::vector<RestartGrid> grids{four};
+    if (tp == 1) grids.insert(grids.end(), {{2, 1}, {1, 1}});  // else sums are rounded in another order
+    for (const RestartGrid grid : grids) {
+      const bool takes_part = world().rank() < grid.dp * tp;
       const auto ranks = world().split(takes_part ? 0 : 1, world().rank());
       if (!takes_part) continue;
       const TrainingCase part = restart_case(kind, grid);

@@ -205,5 +205,30 @@ TEST(TraceFile, IsWhatAViewerReads) {
   std::filesystem::remove(path);
 }
 
+// Nobody has to read what a block moved to in order to tell them from waits of the step.
+TEST(TraceFile, TellsWaitsOfWorkersByTheirKind) {
+  using Kind = Trace::Kind;
+  Trace trace(8);
+  trace.start();
+  const auto now = std::chrono::steady_clock::now();
+  for (const Kind kind : {Kind::block_read, Kind::block_write, Kind::block_wait, Kind::worker_wait})
+    trace.add({.name = "w/m", .number = 3, .kind = kind, .value = 8, .from = "nvme", .to = "host"}, now, now);
+  trace.stop();
+  std::string path = std::filesystem::temp_directory_path() / fmt::format("sestina_waits_{}.json", ::getpid());
+  world().broadcast(path, 0);
+  write_trace(path, trace, world(), "");
+  if (world().rank() > 0) return;
+  std::ifstream file(path);
+  std::map<std::string, int> begins;
+  const nlohmann::json shown = nlohmann::json::parse(file);
+  for (const nlohmann::json& event : shown.at("traceEvents"))
+    if (event.at("ph") == "b") ++begins[event.at("cat")];
+  const int each = world().size();
+  EXPECT_EQ(begins,
+            (std::map<std::string, int>{
+                {"state read", each}, {"state wait", each}, {"state wait of a worker", each}, {"state write", each}}));
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace sestina

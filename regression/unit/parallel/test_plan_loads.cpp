@@ -63,6 +63,42 @@ TEST(PlanLoads, DistributedProductsAreChargedAsTheyAreCounted) {
   }
 }
 
+// Each tensor-parallel rank of the owner updates the blocks that it holds, and those of a whole side on all ranks. What
+// is dense in the second model (blocks of 128 do not divide the two parts of its MLP) has a home, and travels.
+TEST(PlanLoads, BlocksOfRotationsAreUpdatedWhereTheyLie) {
+  for (const bool mixed : {false, true}) {
+    Options options = plan_options(small_model(), "muon", 2, 2);
+    LinearOptions& linear = options.model.linear;
+    linear.form = "poet-x";
+    linear.shards = 2;
+    linear.block_size = mixed ? 128 : 8;
+    linear.dense_if_indivisible = mixed;
+    const Plan plan = make_plan(options);
+    const StagePlan& stage = plan.stages[0];
+    std::vector<std::int64_t> want(4, 0);
+    int homes = 0;
+    for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+      const TensorSpec& spec = stage.specs[i];
+      if (!stage.is_matrix(static_cast<int>(i))) continue;
+      const bool turns = spec.skew_block > 0;
+      EXPECT_EQ(is_homed(stage, static_cast<int>(i), options.parallel), !turns) << spec.name;
+      EXPECT_EQ(stage.home[i] == every_rank, turns) << spec.name;
+      homes += turns ? 0 : 1;
+      for (int rank = 0; rank < 2; ++rank)
+        if (turns || stage.home[i] == rank)
+          want[at(stage.owner[i] * 2 + rank)] += tensor_cost(turns ? local_spec(spec, options.model, 2, rank) : spec,
+                                                             options.optimizer, options.parallel.cost, options.machine);
+    }
+    EXPECT_EQ(stage.rank_cost, want);
+    EXPECT_EQ(homes > 0, mixed);
+    EXPECT_GE(*std::max_element(want.begin(), want.end()), stage.home_bound);
+    EXPECT_GE(plan.home_cost.bound, 1);
+    const bool travels = std::any_of(plan.collectives.begin(), plan.collectives.end(),
+                                     [](const Collective& c) { return c.operation == "all_to_all" && c.count > 0; });
+    EXPECT_EQ(travels, mixed);
+  }
+}
+
 // Qwen3-32B over 8 ranks: k and v are cut to 128 x 5120, whose products are as wide as those of all of it.
 TEST(PlanLoads, NarrowShardsCostTheirWholeSide) {
   Options options = plan_options(preset("qwen3-32b"), "muon", 1, 8);
