@@ -148,16 +148,23 @@ std::int64_t largest(const Graph& graph, std::size_t dimension) {
   return most;
 }
 
-// As the real library: a matrix of bf16 for each head in the deterministic backward pass, nothing in the other.
+// As cuDNN 9.19 answers for Hopper: in the deterministic backward pass a matrix of bf16 for each head, and where heads
+// share keys the gradients of keys and values of each; nothing in the other pass.
 std::int64_t scratch_of(const Graph& graph) {
   if (!graph.is_backward()) return 0;
-  const std::int64_t rows = largest(graph, 2);
-  return largest(graph, 0) * largest(graph, 1) * ((rows + 63) / 64 * 64) * ((rows + 127) / 128 * 128) * 2;
+  const std::int64_t rows = largest(graph, 2), heads = largest(graph, 1);
+  std::int64_t of_head = (rows + 63) / 64 * 64 * ((rows + 127) / 128 * 128) * 2;
+  const bool is_shared = std::any_of(graph.tensors.begin(), graph.tensors.end(), [&](const auto& entry) {
+    return entry.second.type == CUDA_R_16BF && entry.second.sizes.size() == 4 && entry.second.sizes[1] < heads;
+  });
+  if (is_shared) of_head += 4 * rows * largest(graph, 3);
+  return largest(graph, 0) * heads * of_head + 1024;
 }
 
-// Whether the library has an engine for it. Programs ask before they compute, so no is no mistake.
+// Whether the library has an engine for it: not for the backward pass of a single row. Programs ask before they
+// compute, so no is no mistake.
 bool is_supported(const Graph& graph) {
-  if (!graph.is_attention()) return false;
+  if (!graph.is_attention() || (graph.is_backward() && largest(graph, 2) == 1)) return false;
   for (const auto& [number, tensor] : graph.tensors)
     if (tensor.type == CUDA_R_16BF && tensor.sizes.size() == 4)
       if (tensor.sizes[3] % 8 != 0 || tensor.sizes[3] > 256 || tensor.strides[3] != 1) return false;

@@ -226,13 +226,17 @@ void Library::run(cudaStream_t stream, const Plan& plan, const Shape& shape, Pas
 }  // namespace
 
 const Plan* find_plan(const Shape& shape, Pass pass) { return Library::instance().find(shape, pass); }
+// As cuDNN 9.19 answers for Hopper: the matrices of most_scratch, the sums of the front end, and where heads share keys
+// the gradients of keys and values of each, in bf16.
 std::size_t expected_scratch(const Shape& shape, Pass pass) {
+  constexpr std::size_t more = 64 << 10;
   if (pass == Pass::forward || !is_possible(shape)) return 0;
   const auto up = [&](std::size_t part) { return (static_cast<std::size_t>(shape.sequence) + part - 1) / part * part; };
-  const std::size_t one = static_cast<std::size_t>(shape.heads) * (up(64) * up(128) * 2 + up(1) * 4);
+  const std::size_t shared = shape.heads != shape.kv_heads ? 4 * static_cast<std::size_t>(shape.head_dim) : 0;
+  const std::size_t one = static_cast<std::size_t>(shape.heads) * (up(64) * up(128) * 2 + up(1) * (4 + shared));
   int batch = shape.batch;
-  while (batch > 1 && static_cast<std::size_t>(batch) * one > most_scratch) batch = fewer_sequences(batch);
-  return static_cast<std::size_t>(batch) * one;
+  while (batch > 1 && static_cast<std::size_t>(batch) * one + more > most_scratch) batch = fewer_sequences(batch);
+  return static_cast<std::size_t>(batch) * one + more;
 }
 void run(void* stream, const Plan& plan, const Shape& shape, Pass pass, const Pointers& at, void* scratch) {
   Library::instance().run(static_cast<cudaStream_t>(stream), plan, shape, pass, at, scratch);
