@@ -168,7 +168,36 @@ prepare() {
       options+=("-DCMAKE_PREFIX_PATH=$build/deps/cuda${CMAKE_PREFIX_PATH:+;${CMAKE_PREFIX_PATH//:/;}}"
         "-DCMAKE_CXX_COMPILER=$build/deps/cuda/bin/nvcc_wrapper")
     fi
+    cudnn_frontend
   fi
+}
+
+# Adds to `options` the headers of cuDNN's front end, where there is cuDNN. They come in a Python package, which is the same
+# whatever Python there is here. Where it cannot be had, attention on the device is computed by our own kernels.
+cudnn_frontend() {
+  local version=1.18.0 folder="$build/deps/cudnn-frontend-1.18.0" machine hash
+  machine=$(uname -m)
+  case $machine in
+    x86_64) hash=382ea063b92cbfd5b442cb75ff8422932d78276aecf139e46713ed1ad3d07af4 ;;
+    aarch64) hash=f6d4d0b88d617b233a503c84980b54d840b60b2734497d1a7a071ec5293daec2 ;;
+    *) return 0 ;;
+  esac
+  [ -f "$(dirname "$nvcc")/../include/cudnn.h" ] || [ -f /usr/include/cudnn.h ] || [ -n "${CUDNN_ROOT:-}" ] || return 0
+  if [ ! -f "$folder/.complete" ]; then
+    say "fetching the headers of cuDNN's front end $version"
+    rm -rf "$folder"
+    mkdir -p "$folder/wheel"
+    echo "nvidia-cudnn-frontend==$version --hash=sha256:$hash" >"$folder/wanted"
+    if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+      --python-version 311 --implementation cp --platform "manylinux_2_28_$machine" --dest "$folder/wheel" -r "$folder/wanted"; then
+      say "they cannot be had: attention will be computed by our own kernels"
+      return 0
+    fi
+    python3 -m zipfile -e "$folder"/wheel/*.whl "$folder"
+    rm -r "$folder/wheel"
+    touch "$folder/.complete"
+  fi
+  options+=("-DCUDNN_FRONTEND_ROOT=$folder")
 }
 
 find_nvcc() {

@@ -9,6 +9,7 @@
 #include "app/start/run_deck.hpp"
 #include "app/watch/kernel_checks.hpp"
 #include "core/machine_speed.hpp"
+#include "kernels/model/device/attention_fused.hpp"
 
 namespace sestina {
 namespace {
@@ -70,6 +71,8 @@ int run_check(const CheckArguments& arguments, const RankSource& source) {
     const bool bf16 = options.train.precision == TrainOptions::Precision::bf16;
     const std::vector<RankChecks> ranks = check_ranks(options, runtime);
     if (runtime.is_first()) {
+      if (bf16 && !arguments.json && memory_in(options.run.space) != MemorySpace::host)
+        fmt::print("attention by {}\n", fused_attention::description());
       if (arguments.json)
         fmt::print("{}\n", to_json(ranks, peak, bf16).dump(2));
       else

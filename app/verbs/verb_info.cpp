@@ -22,6 +22,7 @@
 #include "kernels/base/version.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
+#include "kernels/model/device/attention_fused.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/runtime.hpp"
 
@@ -102,6 +103,7 @@ Json collect(const InfoArguments& arguments) {
     info["spaces"] = {{"host", Host::name()}, {"device", Device::name()}};
     info["threads"] = threads_of(Host());
     info["devices"] = has_device ? Json(device_lines()) : Json::array();
+    if (has_device) info["attention"] = fused_attention::description();
   } catch (const Error& error) {
     info["spaces"] = {{"host", Host::name()}, {"device", Device::name()}};
     info["devices"] = Json::array();

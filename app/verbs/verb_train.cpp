@@ -20,9 +20,11 @@
 #include "app/verbs/train_start.hpp"
 #include "app/watch/kernel_checks.hpp"
 #include "app/watch/speed_check.hpp"
+#include "core/machine_speed.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/model/device/attention_fused.hpp"
 #include "parallel/plan/update_table.hpp"
 #include "parallel/stage/make_stages.hpp"
 
@@ -61,11 +63,24 @@ void go_back(TrainSetup& setup, const Rollback& rollback) {
   setup.poll = {};  // the run goes on: signals are asked for at its next step
 }
 
+// Says what computes attention where there is a choice, which is known when the trainer has sized its workspaces.
+void report_attention(const Options& options) {
+  if (memory_in(options.run.space) == MemorySpace::host || options.train.precision != TrainOptions::Precision::bf16)
+    return;
+  if (options.data.mask_documents)
+    spdlog::info("attention  our own kernels: data.mask_documents");
+  else if (options.optimizer.qk_clip > 0)
+    spdlog::info("attention  our own kernels forward: optimizer.qk_clip; backward {}", fused_attention::description());
+  else
+    spdlog::info("attention  {}", fused_attention::description());
+}
+
 // Trains until the run ends, again from a checkpoint after each rollback.
 ExitCode run_to_end(const TrainStart& at, const StageMaker& stages, const TrainData& data, Metrics& metrics) {
   const RunOptions& run = at.setup.options.run;
   for (TrainSetup now = at.setup;;) {
     Trainer trainer(stages, now, at.runtime, *data.training, data.validation.get(), at.stop, metrics);
+    if (!now.rollback) report_attention(now.options);
     at.runtime.set_timeout(run.abort_timeout);  // from here on no rank has long to do by itself
     const ExitCode code = trainer.run();
     if (!trainer.rollback()) return code;

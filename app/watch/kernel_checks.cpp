@@ -14,6 +14,7 @@
 #include "kernels/base/host_name.hpp"
 #include "kernels/base/version.hpp"
 #include "kernels/blas/instruction_set.hpp"
+#include "kernels/model/device/attention_fused.hpp"
 #include "parallel/stage/kernel_checks.hpp"
 
 namespace sestina {
@@ -22,6 +23,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool on_host(const Options& options) { return memory_in(options.run.space) == MemorySpace::host; }
+// Whether a library may compute attention (kernels/model/device/attention_fused.hpp); asked where not, it would be
+// loaded.
+bool may_have_attention(const Options& options) {
+  return !on_host(options) && options.train.precision == TrainOptions::Precision::bf16;
+}
 std::string machine_of(const Options& options) { return on_host(options) ? instruction_set() : device_identity(); }
 
 // What decides which kernels are checked, on which shapes, and what they compute: machine, build, ranks, and of the
@@ -46,8 +52,9 @@ std::string key_of(const Options& options, int ranks) {
                                   options.train.micro_batch,
                                   options.run.deterministic,
                                   ranks};
-  return fmt::format("{}; sestina {} {} {} {}; {} {} {}", machine_of(options), version().text, version().commit,
-                     version().compiler, none ? 0 : built, m.hidden_act, fmt::join(numbers, " "),
+  return fmt::format("{}; {}; sestina {} {} {} {}; {} {} {}", machine_of(options),
+                     may_have_attention(options) ? fused_attention::description() : "", version().text,
+                     version().commit, version().compiler, none ? 0 : built, m.hidden_act, fmt::join(numbers, " "),
                      options.train.precision == TrainOptions::Precision::bf16 ? "bf16" : "fp32");
 }
 
@@ -64,6 +71,26 @@ KernelCheck check_from(const Json& j) {
           j.at("bound"),   j.at("repeats"),
           j.at("seconds"), j.at("flops"),
           j.at("bytes")};
+}
+
+bool is_attention_wrong(const std::vector<RankChecks>& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(), [](const RankChecks& rank) {
+    return rank.judged && std::any_of(rank.checks.begin(), rank.checks.end(), [](const KernelCheck& check) {
+             return !check.holds() && check.kernel.rfind("attention", 0) == 0;
+           });
+  });
+}
+
+// Checks the kernels; where attention is wrong, which on a device may be that of a library, once more with our own, and
+// these go on. All ranks do the same, whatever computes it on each.
+std::vector<RankChecks> check_ranks_until_own(const Options& options, Runtime& runtime) {
+  std::vector<RankChecks> ranks = check_ranks(options, runtime);
+  if (!may_have_attention(options) || !is_attention_wrong(ranks)) return ranks;
+  if (runtime.is_first())
+    spdlog::warn("attention is wrong on this machine by {}, which is left to our own kernels: {}",
+                 fused_attention::description(), fmt::join(wrong_kernels(ranks), "; "));
+  fused_attention::leave_to_rows("the library's were wrong here (run.check)");
+  return check_ranks(options, runtime);
 }
 
 }  // namespace
@@ -124,7 +151,8 @@ void check_kernels_at_start(const Options& options, Runtime& runtime) {
     runtime.world().all_reduce(&unknown, 1, Reduction::max);
     if (unknown == 0) return;
   }
-  const std::vector<RankChecks> ranks = check_ranks(options, runtime);
+  const bool has_library = may_have_attention(options) && fused_attention::is_in_use();
+  const std::vector<RankChecks> ranks = check_ranks_until_own(options, runtime);
   const std::vector<std::string> wrong = wrong_kernels(ranks);
   runtime.together([&] {
     if (!wrong.empty())
@@ -133,6 +161,7 @@ void check_kernels_at_start(const Options& options, Runtime& runtime) {
   const RankChecks& own = ranks[static_cast<std::size_t>(runtime.rank())];
   spdlog::info("kernels    {} checks on {} hold{}", own.checks.size(), own.machine,
                own.judged ? "" : ", of which nothing was computed");
+  if (has_library && !fused_attention::is_in_use()) return;  // the next start finds that out again
   if (runtime.is_first_of_node() && !file.empty()) remember_check(file, key);
 }
 

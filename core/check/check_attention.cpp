@@ -126,13 +126,14 @@ void check_attention(const CheckContext<Exec>& context) {
   const double terms = 8 * std::sqrt(static_cast<double>(length)) * spacing<A>;
   const bool narrow = std::is_same_v<T, bf16>;
   const double forward = (narrow ? 2 : 16) * spacing<T> + terms, backward = (narrow ? 4 : 64) * spacing<T> + 8 * terms;
-  checker.check({"attention: forward", text, 2 * pair},
-                {expected("out", out, forward, outs, query_places),
-                 expected("log-sum-exp", lse, 64 * spacing<A>, lses, lse_places)},
-                [&] {
-                  attention<Exec, T>(checker.exec(), shape, q.matrix(), k.matrix(), v.matrix(), {}, out.matrix(),
-                                     lse.vector(), workspace);
-                });
+  // A device's library may find exponentials by fewer bits, for weights that it rounds.
+  const double logs = narrow && !is_host<Exec> ? spacing<T> / 8 : 64 * spacing<A>;
+  checker.check(
+      {"attention: forward", text, 2 * pair},
+      {expected("out", out, forward, outs, query_places), expected("log-sum-exp", lse, logs, lses, lse_places)}, [&] {
+        attention<Exec, T>(checker.exec(), shape, q.matrix(), k.matrix(), v.matrix(), {}, out.matrix(), lse.vector(),
+                           workspace);
+      });
   checker.check({"attention: backward", text, 5 * pair},
                 {expected("dq", dq, backward, dqs, query_places), expected("dk", dk, backward, plain.dk, keys.places()),
                  expected("dv", dv, backward, plain.dv, keys.places())},

@@ -1,5 +1,6 @@
 // Causal attention with grouped queries, blocked so that no (T, T) matrix is ever stored (online softmax:
-// Milakov & Gimelshein 2018; blocking both ways: Dao et al. 2022). attention_rows.hpp is the obvious reference.
+// Milakov & Gimelshein 2018; blocking both ways: Dao et al. 2022). device/attention_rows.hpp is the
+// obvious reference.
 #pragma once
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
@@ -20,6 +21,8 @@ struct AttentionShape {
 // first_key (N), or empty: row r attends keys [first_key(r), r mod T] of its own sequence (document masking).
 // largest (H), or empty: each element is raised to the largest score of its head, scale included.
 // On a host with products of bf16 (bf16_way), bf16 is multiplied by them, and weights are rounded to bf16 before that.
+// On a device with cuDNN it computes bf16 without first_key and largest (device/attention_fused.hpp), and both passes
+// may change between it and rows: they keep the same lse.
 template <class Exec, class T>
 void attention(const Exec&, const AttentionShape&, Matrix<const T, Exec> q, Matrix<const T, Exec> k,
                Matrix<const T, Exec> v, Vector<const std::int32_t, Exec> first_key, Matrix<T, Exec> out,
@@ -32,12 +35,20 @@ void attention_backward(const Exec&, const AttentionShape&, Matrix<const T, Exec
                         Matrix<const T, Exec> out, Vector<const Acc<T>, Exec> lse, Matrix<T, Exec> dq,
                         Matrix<T, Exec> dk, Matrix<T, Exec> dv, Workspace<Exec>&);
 
-// Takes what either pass takes at most, on so many threads of the host; threads is 0 on another space.
+// The columns of fused buffers: queries and keys are ranges of rows of qk elements, values and all gradients but dout
+// of rows of qkv elements. Where they are 0 these are matrices of their own.
+struct AttentionColumns {
+  int qk = 0, qkv = 0;
+};
+
+// Takes what either pass takes at most, on so many threads of the host; threads is 0 on another space, whose library
+// (device/attention_fused.hpp) then makes its plans for these matrices.
 template <class T, class Exec>
-void declare_attention(Workspace<Exec>&, int threads, const AttentionShape&);
+void declare_attention(Workspace<Exec>&, int threads, const AttentionShape&, AttentionColumns = {});
 template <class T, class Exec>
-void declare_attention(Workspace<Exec>& workspace, const Exec& exec, const AttentionShape& shape) {
-  declare_attention<T, Exec>(workspace, std::is_same_v<Exec, Host> ? threads_of(exec) : 0, shape);
+void declare_attention(Workspace<Exec>& workspace, const Exec& exec, const AttentionShape& shape,
+                       AttentionColumns columns = {}) {
+  declare_attention<T, Exec>(workspace, std::is_same_v<Exec, Host> ? threads_of(exec) : 0, shape, columns);
 }
 
 // Attention of new positions whose keys and values, and those of all positions before them, lie in a cache: rows of

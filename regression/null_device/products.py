@@ -185,7 +185,34 @@ def check_all(calls):
             sums = "fp64" if record["A"]["type"] == "fp64" else "fp32"
             if record["compute"] != sums or record["workspace"] != 32 << 20:
                 raise Failure(f"a product with other sums or another workspace: {text}")
+        if record["call"].startswith("cudnn"):  # ranges of columns, and scratch that its front end divides
+            continue
         for name, x in operands(record).items():
             whole = x["batch"] == 1 and x["in"] in ("sestina::workspace", "sestina::cublas")
             if whole and x["align"] < 256:
                 raise Failure(f"{name} in a workspace, and not aligned to 256 bytes: {text}")
+
+
+def check_attention(what, calls, model, updates, query_norms=False):
+    """Calls of cuDNN: of each pass one for a layer and a micro-batch, of all its sequences, on columns of the fused rows.
+    Tensors are numbered q, k, v, out, log-sum-exps, and the gradients of out, q, k, v."""
+    often = updates * model.layers * (model.global_batch // model.micro_batch)
+    fused = model.queries + 2 * model.keys
+    normed = fused - model.keys if query_norms else fused
+    widths = {1: model.queries, 2: model.keys, 3: model.keys, 4: model.queries, 6: model.queries, 7: model.queries, 8: model.keys, 9: model.keys}
+    strides = {1: normed, 2: normed, 3: fused, 4: model.queries, 6: model.queries, 7: fused, 8: fused, 9: fused}
+    found = collections.Counter()
+    for text, count in calls.items():
+        record = json.loads(text)
+        if not record["call"].startswith("cudnn sdpa"):
+            continue
+        found[record["call"]] += count
+        for number, stride in strides.items():
+            x = record.get(f"tensor {number}")
+            if x is None and number > 5 and record["call"] == "cudnn sdpa":
+                continue
+            have = (x["type"], x["rows"], x["cols"], x["ld"])
+            want = ("bf16", widths[number], model.micro_batch * model.sequence, stride)
+            if have != want or x["align"] < 16:
+                raise Failure(f"{what}: tensor {number} is {have}, expected {want} at multiples of 16 bytes: {text}")
+    return compare(what, found, {"cudnn sdpa": often, "cudnn sdpa_back": often})

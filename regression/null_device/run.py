@@ -7,6 +7,7 @@
   run.py ... resume | memory     a stop and its continuation; a device that is too small
   run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
+  run.py ... attention           cuDNN's attention in bf16: its calls, and our own kernels where it is refused
   run.py ... products            what cuBLAS and cuSOLVER are asked for against formulas (products.py)
   run.py ... budget NAME         the costs of a step against budgets.toml
   run.py ... report FILE         the same for all of them, as a table for regression/reports
@@ -197,6 +198,12 @@ def check(device):
             raise Failure(f"a start that should {'' if checked else 'not '}check its kernels:\n{done.stdout}{done.stderr}")
 
 
+    # A device of another name is judged, and all of its kernels are found wrong. Attention is tried once more without cuDNN.
+    _, done = device.train("tiny_llama", "run.steps=2", "run.check=always", "train.precision=bf16", allowed=(UNAVAILABLE,), NULL_DEVICE_NAME="idle device")
+    if "attention is wrong on this machine by cuDNN" not in done.stderr + done.stdout:
+        raise Failure(f"attention that is wrong was not left to our own kernels:\n{done.stdout}{done.stderr}")
+
+
 def library_calls(device, deck, model, few, many, *options):
     """What the updates from `few` to `many` ask of the libraries, and what the whole run of `many` does."""
     found = []
@@ -244,6 +251,44 @@ def library_products(device):
     _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)
     if not any("173" in text for text in products.unaligned(whole)):
         raise Failure("rows of 173 numbers are recorded as aligned")
+
+
+def library_attention(device):
+    """In bf16 cuDNN computes both passes of every layer and micro-batch, from where q, k and v lie; our own kernels do
+    where it cannot, or is not there."""
+    for deck, model, normed in [("tiny_llama", products.Model(narrow=True, micro_batch=2), False),
+                                ("tiny_qwen3", products.Model(queries=128, keys=64, narrow=True, micro_batch=4), True)]:
+        calls, _ = library_calls(device, deck, model, 2, 4)
+        n = products.check_attention(deck, calls, model, 2, normed)
+        print(f"{deck}: {n} calls of attention of two updates, on the fused rows")
+
+    def run(deck, *options, **more):
+        counts, done = device.train(deck, "run.steps=4", "train.precision=bf16", *options, fill=63, **more)
+        kernels = {name.removeprefix("for: ").split()[0] for kind, name in counts if kind == "launch"}
+        calls = {name.removeprefix("cudnn ") for kind, name in counts if kind == "library" and name.startswith("cudnn sdpa")}
+        return {name for name in kernels if name.startswith("attention")}, calls, counts, done.stdout + done.stderr
+
+    own, calls, counts, said = run("tiny_llama")
+    if own or calls != {"sdpa", "sdpa_back"} or "attention  cuDNN" not in said:
+        raise Failure(f"bf16: kernels {own}, calls {calls}:\n{said}")
+    plain, none, others, said = run("tiny_llama", NULL_DEVICE_CUDNN="0")
+    if len(plain) < 4 or none or "attention  our own kernels: cuDNN" not in said:
+        raise Failure(f"a cuDNN that does not start: kernels {plain}, calls {none}:\n{said}")
+    copies = [sum(count[0] for (kind, _), count in x.items() if kind == "copy") for x in (counts, others)]
+    if copies[0] != copies[1]:
+        raise Failure(f"{copies[0]} copies with cuDNN, {copies[1]} without")
+    long = ["train.micro_batch=16", "train.global_batch=16", "data.sequence_length=2048", "model.max_position_embeddings=2048"]
+    few, many = (run("tiny_llama", *long, f"run.steps={steps}")[2] for steps in (2, 4))
+    often = [(many["library", f"cudnn {name}"][0] - few["library", f"cudnn {name}"][0]) / 2 for name in ("sdpa", "sdpa_back")]
+    if often != [2, 4]:  # of two layers
+        raise Failure(f"scratch of 512 MiB and more: {often[0]} calls forward, {often[1]} backward in two halves")
+    heads = ["model.num_attention_heads=16", "model.num_key_value_heads=8"]  # of 4 elements
+    for what, deck, options, back in [("documents", "tiny_llama", ["data.mask_documents=true"], False), ("heads of 4", "tiny_llama", heads, False),
+                                      ("qk-clip", "tiny_muon", ["optimizer.qk_clip=1"], True)]:
+        own, calls, _, said = run(deck, *options)
+        if "attention" not in own or calls != ({"sdpa_back"} if back else set()):
+            raise Failure(f"{what}: kernels {own}, calls {calls}:\n{said}")
+    print("our own kernels for documents, heads of 4 elements, and the forward pass of QK-clip")
 
 
 def cost(device, budget):
@@ -294,7 +339,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "products", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "products", "attention", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -312,7 +357,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "check": check, "products": library_products}[given.what](device)
+                {"resume": resume, "memory": memory, "check": check, "products": library_products, "attention": library_attention}[given.what](device)
         except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 

@@ -8,9 +8,10 @@ g++ -std=c++20 -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} "$here/mista
   -L"$cuda/lib64" -L"$cuda/lib" -L"$cuda/lib64/stubs" -L"$cuda/lib/stubs" -lcudart -lcublas -lcusolver -lnccl -lcuda
 "$here/../build.sh" "$out/device" "$out/mistakes"
 
+program=mistakes
 # expect MISTAKE PATTERN: what the report has to say.
 expect() {
-  LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes" "$1" >"$out/log" 2>&1 || true
+  LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/$program" "$1" >"$out/log" 2>&1 || true
   if grep -E '^(problem|leak)' "$out/report" | cut -f1,2 | grep -Eq "^$2"; then
     echo "$1: told"
   else
@@ -52,7 +53,22 @@ expect scratchless "${solver}syevd: work is null"
 expect info "${solver}syevd: info is null"
 expect factor-scratch "${solver}geqrf: scratch of 10 elements"
 expect wide "${solver}orgqr: more columns than rows"
-LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/mistakes"
-if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
+# no_mistake: nothing is told of the program without one.
+no_mistake() {
+  LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/$program"
+  if grep -E '^(problem|leak)' "$out/report"; then failed=1; else echo "none: nothing told"; fi
+}
+no_mistake
+if [ -e "$out/device/libcudnn.so.9" ]; then
+  program=attention
+  g++ -std=c++20 -I"$cuda/include" "$here/attention.cpp" -o "$out/attention" -L"$cuda/lib64" -L"$cuda/lib" -lcudart -lcudnn
+  expect shifted 'problem.cudnn sdpa: tensor 1 is not aligned to 16 bytes'
+  expect outside 'problem.cudnn sdpa, tensor 2: [0-9]* bytes at byte'
+  expect aliased 'problem.cudnn sdpa: tensor 4 lies in tensor 1'
+  expect host 'problem.cudnn sdpa: tensor 3 is not in device memory'
+  expect missing 'problem.cudnn sdpa: tensor 3 is not in the pack'
+  expect scratchless 'problem.cudnn sdpa_back: workspace is null'
+  no_mistake
+fi
 python3 -B "$here/orders.py" || failed=1
 exit $failed

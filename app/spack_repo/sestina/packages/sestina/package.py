@@ -79,6 +79,7 @@ class Sestina(CMakePackage, CudaPackage):
         args = [self.define_from_variant(f"SESTINA_ENABLE_{name.upper()}", name) for name in names]
         args += [self.define_from_variant("BUILD_SHARED_LIBS", "shared"), self.define_from_variant("CMAKE_CXX_STANDARD", "cxxstd")]
         args += [self.define("Kokkos_ROOT", self.spec["kokkos"].prefix), self.define("CMAKE_INSTALL_LIBDIR", "lib")]
+        args.append(self.define("SESTINA_ENABLE_CUDNN", False))  # its front end is no package
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
         return args
