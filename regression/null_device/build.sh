@@ -6,7 +6,7 @@ out=$1 program=$2 cuda=${CUDA_HOME:-/usr/local/cuda}
 mkdir -p "$out"
 objects=()
 for source in "$here"/*.cpp; do
-  [[ $source != */cudnn.cpp ]] || [ -f "$cuda/include/cudnn.h" ] || [ -f /usr/include/cudnn.h ] || continue
+  [[ $source != */cudnn.cpp ]] || g++ -E -I"$cuda/include" -include cudnn.h -x c++ /dev/null >/dev/null 2>&1 || continue
   object="$out/$(basename "$source" .cpp).o"
   g++ -std=c++20 -O1 -g -fPIC -Wall -I"$cuda/include" ${NCCL_INCLUDE:+-I"$NCCL_INCLUDE"} -c "$source" -o "$object"
   objects+=("$object")
