@@ -23,6 +23,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool on_host(const Options& options) { return memory_in(options.run.space) == MemorySpace::host; }
+// Whether a first start on this machine checks its kernels: on a device, unless it is one of tests, which computes
+// nothing.
+bool checks_first_start(const Options& options) { return !on_host(options) && !computes_nothing(device_identity()); }
 // Whether a library may compute attention (kernels/model/device/attention_fused.hpp); asked where not, it would be
 // loaded.
 bool may_have_attention(const Options& options) {
@@ -143,7 +146,7 @@ bool remember_check(const std::string& file, const std::string& key) {
 
 void check_kernels_at_start(const Options& options, Runtime& runtime) {
   const bool first = options.run.check == RunOptions::Check::first;
-  if (options.run.check == RunOptions::Check::off || (first && on_host(options))) return;
+  if (options.run.check == RunOptions::Check::off || (first && !checks_first_start(options))) return;
   const std::string file = record_file("check"), key = key_of(options, runtime.size());
   if (first) {
     // One device that is not known is reason enough for all: ranks check together.

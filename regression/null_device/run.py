@@ -192,11 +192,10 @@ def check(device):
             _, done = device.call(f"check of {deck} in {precision}", ["check", "-i", ROOT / f"inputs/{deck}.toml", "data.source=[]", f"train.precision={precision}"], fill=63)
             if "this device computes nothing" not in done.stdout or "attention: backward" not in done.stdout or "WRONG" in done.stdout:
                 raise Failure(f"{deck} in {precision}: not the table of a device that computes nothing:\n{done.stdout}")
-    for checked in (True, False):
-        _, done = device.train("tiny_llama", "run.steps=2", "run.check=first")
+    for when, checked in (("first", False), ("always", True)):
+        _, done = device.train("tiny_llama", "run.steps=2", f"run.check={when}")
         if ("of which nothing was computed" in done.stdout + done.stderr) != checked:
             raise Failure(f"a start that should {'' if checked else 'not '}check its kernels:\n{done.stdout}{done.stderr}")
-
 
     # A device of another name is judged, and all of its kernels are found wrong. Attention is tried once more without cuDNN.
     _, done = device.train("tiny_llama", "run.steps=2", "run.check=always", "train.precision=bf16", allowed=(UNAVAILABLE,), NULL_DEVICE_NAME="idle device")
