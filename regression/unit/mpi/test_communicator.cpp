@@ -28,7 +28,8 @@ TEST(Communicator, ReducesOverAllRanks) {
   EXPECT_EQ(least, 0);
 }
 
-// More ranks than cores wait for one another's cores with each message. Before Linux 6.12 slices stay what they are.
+// More ranks than cores wait for one another's cores with each message. Before Linux 6.12
+// they cannot be chosen, and their length is not told.
 TEST(Communicator, RanksThatShareCoresHaveShortTimeSlices) {
   double shortened = 0;
   std::thread([&] {
@@ -36,7 +37,7 @@ TEST(Communicator, RanksThatShareCoresHaveShortTimeSlices) {
     shortened = time_slice_seconds();
   }).join();
   const bool shares = world().size() > static_cast<int>(process_cores().size());
-  if (shortened < 0.4e-3) EXPECT_EQ(time_slice_seconds() == shortened, shares);
+  if (shortened > 0 && shortened < 0.4e-3) EXPECT_EQ(time_slice_seconds() == shortened, shares);
 }
 
 TEST(Communicator, CarriesTextsOfUnequalLength) {
