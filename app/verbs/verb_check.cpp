@@ -71,7 +71,7 @@ int run_check(const CheckArguments& arguments, const RankSource& source) {
     const bool bf16 = options.train.precision == TrainOptions::Precision::bf16;
     const std::vector<RankChecks> ranks = check_ranks(options, runtime);
     if (runtime.is_first()) {
-      if (bf16 && !arguments.json && memory_in(options.run.space) != MemorySpace::host)
+      if (!arguments.json && may_have_attention(options))
         fmt::print("attention by {}\n", fused_attention::description());
       if (arguments.json)
         fmt::print("{}\n", to_json(ranks, peak, bf16).dump(2));

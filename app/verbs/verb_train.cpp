@@ -20,7 +20,6 @@
 #include "app/verbs/train_start.hpp"
 #include "app/watch/kernel_checks.hpp"
 #include "app/watch/speed_check.hpp"
-#include "core/machine_speed.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "core/optimizer/learning_rate_schedule.hpp"
 #include "kernels/blas/exec.hpp"
@@ -65,8 +64,7 @@ void go_back(TrainSetup& setup, const Rollback& rollback) {
 
 // Says what computes attention where there is a choice, which is known when the trainer has sized its workspaces.
 void report_attention(const Options& options) {
-  if (memory_in(options.run.space) == MemorySpace::host || options.train.precision != TrainOptions::Precision::bf16)
-    return;
+  if (!may_have_attention(options)) return;
   if (options.data.mask_documents)
     spdlog::info("attention  our own kernels: data.mask_documents");
   else if (options.optimizer.qk_clip > 0)

@@ -18,6 +18,11 @@
 #include "parallel/stage/kernel_checks.hpp"
 
 namespace sestina {
+
+bool may_have_attention(const Options& options) {
+  return memory_in(options.run.space) != MemorySpace::host && options.train.precision == TrainOptions::Precision::bf16;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -26,11 +31,6 @@ bool on_host(const Options& options) { return memory_in(options.run.space) == Me
 // Whether a first start on this machine checks its kernels: on a device, unless it is one of tests, which computes
 // nothing.
 bool checks_first_start(const Options& options) { return !on_host(options) && !computes_nothing(device_identity()); }
-// Whether a library may compute attention (kernels/model/device/attention_fused.hpp); asked where not, it would be
-// loaded.
-bool may_have_attention(const Options& options) {
-  return !on_host(options) && options.train.precision == TrainOptions::Precision::bf16;
-}
 std::string machine_of(const Options& options) { return on_host(options) ? instruction_set() : device_identity(); }
 
 // What decides which kernels are checked, on which shapes, and what they compute: machine, build, ranks, and of the

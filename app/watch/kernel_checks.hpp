@@ -21,6 +21,10 @@ struct RankChecks {
 // Returns the check as JSON, as ranks tell each other and `sestina check --json` prints; an infinite error is null.
 nlohmann::ordered_json to_json(const KernelCheck&);
 
+// Whether a library may compute attention in this run (kernels/model/device/attention_fused.hpp). Asked where not, that
+// would load it.
+bool may_have_attention(const Options&);
+
 // Checks the kernels on all ranks, which have their Kokkos, and what they send each other. Collective; the result is
 // the same on all ranks.
 std::vector<RankChecks> check_ranks(const Options&, Runtime&);

@@ -20,13 +20,10 @@ struct SchedulingAttributes {
   std::uint64_t runtime = 0, deadline = 0, period = 0;  // in nanoseconds
 };
 
-bool has_no_slices(const SchedulingAttributes& attributes) {
-  return attributes.policy != SCHED_OTHER && attributes.policy != SCHED_BATCH;
-}
-
-// Returns false where the system does not tell.
-bool read_scheduling(SchedulingAttributes& attributes) {
-  return syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0U) == 0;
+// Returns false where the system does not tell, or the calling thread has no slices (real time, idle work).
+bool read_slices(SchedulingAttributes& attributes) {
+  return syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0U) == 0 &&
+         (attributes.policy == SCHED_OTHER || attributes.policy == SCHED_BATCH);
 }
 
 }  // namespace
@@ -34,15 +31,14 @@ bool read_scheduling(SchedulingAttributes& attributes) {
 void shorten_time_slices() {
   constexpr std::uint64_t slice = 300'000;
   SchedulingAttributes attributes;
-  if (!read_scheduling(attributes) || has_no_slices(attributes)) return;
+  if (!read_slices(attributes)) return;
   attributes.runtime = slice;
   syscall(SYS_sched_setattr, 0, &attributes, 0U);  // refused: slices stay as they are, which costs time alone
 }
 
 double time_slice_seconds() {
   SchedulingAttributes attributes;
-  if (!read_scheduling(attributes) || has_no_slices(attributes)) return 0;
-  return 1e-9 * static_cast<double>(attributes.runtime);
+  return read_slices(attributes) ? 1e-9 * static_cast<double>(attributes.runtime) : 0;
 }
 
 std::vector<int> process_cores() {
