@@ -6,7 +6,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 
 namespace sestina {
 

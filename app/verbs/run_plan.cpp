@@ -6,8 +6,8 @@
 #include "app/start/memory_check.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
 
 namespace sestina {
@@ -83,7 +83,7 @@ void estimate(RunPlan& run) {
   if (machine.peak_tflops) run.first_bases_s = run.first_bases_flops / (*machine.peak_tflops * 1e12);
   if (machine.network_bandwidth) {
     double bytes = 0;
-    for (const Collective& collective : run.plan.collectives) bytes += sent_bytes(collective, run.plan);
+    for (const Collective& collective : collectives(run.plan)) bytes += sent_bytes(collective, run.plan);
     bytes += run.plan.coherence.bytes_per_update() / run.plan.ranks();
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }

@@ -8,7 +8,7 @@
 #include "core/layout/plan.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 

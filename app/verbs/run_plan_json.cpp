@@ -6,8 +6,8 @@
 
 #include "app/verbs/run_plan.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/block_turns.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
 namespace sestina {
@@ -101,19 +101,19 @@ Json model_json(const Options& options) {
 
 Json ownership_json(const RunPlan& run) {
   const Plan& plan = run.plan;
-  Json buckets = Json::array(), scalar_buckets = Json::array(), collectives = Json::array();
+  Json buckets = Json::array(), scalar_buckets = Json::array(), sent = Json::array();
   for (auto stage = plan.stages.rbegin(); stage != plan.stages.rend(); ++stage) {
     for (const BucketLayout& bucket : stage->buckets) buckets.push_back(names_of(*stage, bucket.specs));
     for (const BucketLayout& bucket : stage->scalar_buckets)
       scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
   }
-  for (const Collective& c : plan.collectives)
-    collectives.push_back({{"operation", c.operation},
-                           {"group", c.group},
-                           {"what", c.what},
-                           {"count", c.count},
-                           {"bytes", c.bytes},
-                           {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
+  for (const Collective& c : collectives(plan))
+    sent.push_back({{"operation", c.operation},
+                    {"group", c.group},
+                    {"what", c.what},
+                    {"count", c.count},
+                    {"bytes", c.bytes},
+                    {"between_nodes_bytes", json_of(between_nodes_bytes(c, run.options))}});
   Json out = {{"owners", ranks_by_name(plan, &StagePlan::owner)}, {"shard", name(plan.input.parallel.shard)}};
   if (plan.tp > 1) {
     out["hosts"] = ranks_by_name(plan, &StagePlan::home);
@@ -122,7 +122,7 @@ Json ownership_json(const RunPlan& run) {
   if (run.options.parallel.partition == ParallelOptions::Partition::groups) out["shares"] = shares_json(plan);
   out["buckets"] = buckets;
   out["scalar_buckets"] = scalar_buckets;
-  out["collectives"] = collectives;
+  out["collectives"] = sent;
   return out;
 }
 

@@ -8,9 +8,9 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/transfer_factors.hpp"
 #include "kernels/base/host_name.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/matrix_groups.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/update_table.hpp"
 
 namespace sestina {
@@ -200,11 +200,12 @@ void print_refreshes(const RunPlan& run) {
 }
 
 void print_collectives(const RunPlan& run) {
-  if (run.plan.collectives.empty()) return;
+  const std::vector<Collective> sent = collectives(run.plan);
+  if (sent.empty()) return;
   const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
   fmt::print("{:42}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
              run.options.parallel.node_size > 0 ? column("between nodes") : "");
-  for (const Collective& c : run.plan.collectives) {
+  for (const Collective& c : sent) {
     const auto between = between_nodes_bytes(c, run.options);
     fmt::print("  {:7} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
                with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),

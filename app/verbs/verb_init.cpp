@@ -16,7 +16,7 @@
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 
 namespace fs = std::filesystem;
 

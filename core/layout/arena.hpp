@@ -24,15 +24,12 @@ class Arena {
   // All memory is zero, gaps included. An arena for forward passes alone has no gradients.
   Arena(RankLayout layout, bool with_gradients)
       : layout_(std::move(layout)),
-        values_at_(
-            places([this](const TensorHolding& t) { return kept_whole(t) ? elements(t.local) : master_elements(t); })),
-        matrices_at_(places([this](const TensorHolding& t) { return matrix_size(t); })),
-        frozen_at_(frozen_places()),
-        values_("sestina::master", values_at_.elements),
+        places_(arena_places(layout_, sizeof(T), sizeof(A))),
+        values_("sestina::master", places_.values.elements),
         gradient_("sestina::gradient", with_gradients ? layout_.gradient_elements : 0),
-        compute_("sestina::weights", layout_.matrix_elements + matrices_at_.elements),
+        compute_("sestina::weights", layout_.matrix_elements + places_.matrices.elements),
         vectors_("sestina::weights of vectors", layout_.vector_elements),
-        frozen_("sestina::frozen", frozen_at_.elements) {
+        frozen_("sestina::frozen", places_.frozen.elements) {
     for (const TensorHolding& tensor : layout_.tensors) specs_.push_back(tensor.local);
   }
   Arena(const std::vector<TensorSpec>& specs, bool with_gradients) : Arena(lone_layout(specs), with_gradients) {}
@@ -59,7 +56,7 @@ class Arena {
     if (!layout_.weights_in_turn) return matrix(i) + begin(i);
     if constexpr (shared)
       if (!at(i).homed) return value(i);
-    return compute_.data() + layout_.matrix_elements + matrices_at_.offset[i];
+    return compute_.data() + layout_.matrix_elements + places_.matrices.offset[i];
   }
   // Returns the coded rows that are owned of tensor i; none where its rows are not coded.
   CodedRows owned_coded(std::size_t i) const {
@@ -85,10 +82,10 @@ class Arena {
     if constexpr (shared)
       return value(i);
     else
-      return compute_.data() + matrices_at_.offset[i];
+      return compute_.data() + places_.matrices.offset[i];
   }
   A* vector(std::size_t i) const { return layout_.weights_in_turn ? vectors_.data() + at(i).weight_offset : value(i); }
-  void* frozen(std::size_t i) const { return frozen_.data() + frozen_at_.offset[i]; }
+  void* frozen(std::size_t i) const { return frozen_.data() + places_.frozen.offset[i]; }
   // Return the first byte of what is computed with, whichever it is, and the bytes of one row.
   void* computed_with(std::size_t i) const {
     if (specs_[i].is_coded()) return frozen(i);
@@ -129,45 +126,14 @@ class Arena {
 
  private:
   static std::size_t elements(const TensorSpec& spec) { return static_cast<std::size_t>(spec.elements()); }
-  static std::size_t master_elements(const TensorHolding& tensor) {
-    return tensor.homed || !tensor.local.has_master() ? 0 : tensor.owned_elements();
-  }
-  // Returns whether values in Acc<T> that the model reads are there for the whole shard, owned or not.
-  bool kept_whole(const TensorHolding& tensor) const {
-    return tensor.local.has_master() && (shared || tensor.local.is_vector()) && !layout_.weights_in_turn;
-  }
-  // Returns the elements of a matrix that stay in T.
-  std::size_t matrix_size(const TensorHolding& tensor) const {
-    if (tensor.local.is_vector() || !tensor.local.has_master()) return 0;
-    if (layout_.weights_in_turn) return shared && !tensor.homed ? 0 : tensor.owned_elements();
-    return shared ? 0 : elements(tensor.local);
-  }
+  bool kept_whole(const TensorHolding& tensor) const { return keeps_values_whole(layout_, tensor, shared); }
   const TensorHolding& at(std::size_t i) const { return layout_.tensors[i]; }
   std::size_t begin(std::size_t i) const { return static_cast<std::size_t>(at(i).owned_begin * specs_[i].cols); }
-  A* value(std::size_t i) const { return values_.data() + values_at_.offset[i]; }
-
-  // Returns places in the order of the specs; each run of tensors that follow one another begins on a multiple of
-  // arena_alignment.
-  template <class Size>
-  ArenaLayout places(Size size) const {
-    ArenaLayout result;
-    for (const TensorHolding& tensor : layout_.tensors) {
-      if (!tensor.local.follows) result.elements = aligned_elements(result.elements);
-      result.offset.push_back(result.elements);
-      result.elements += size(tensor);
-    }
-    return result;
-  }
-
-  ArenaLayout frozen_places() const {  // in bytes
-    std::vector<TensorSpec> specs;
-    for (const TensorHolding& tensor : layout_.tensors) specs.push_back(tensor.local);
-    return frozen_layout(specs, sizeof(T), sizeof(A));
-  }
+  A* value(std::size_t i) const { return values_.data() + places_.values.offset[i]; }
 
   RankLayout layout_;
   std::vector<TensorSpec> specs_;
-  ArenaLayout values_at_, matrices_at_, frozen_at_;
+  ArenaPlaces places_;
   Kokkos::View<A*, typename Exec::memory_space> values_, gradient_;
   Kokkos::View<T*, typename Exec::memory_space> compute_;  // places of matrices in turn, then what stays
   Kokkos::View<A*, typename Exec::memory_space> vectors_;  // places of vectors in turn

@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "core/deck/options.hpp"
+#include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
 
 namespace sestina {
 
 // Turns a number of a spec, rank or bucket, which is an int (-1 and -2 have meanings), into an index of a vector.
 inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+inline constexpr std::int64_t f32_bytes = 4;  // bytes of an element: gradients, masters and state are in fp32
 
 // The parts of a run that a plan follows from; what executes the plan reads nothing else of the deck.
 struct PlanInput {
@@ -50,6 +53,13 @@ struct PlanInput {
     std::erase_if(machine.update, [bf16_run](const MeasuredUpdate& update) { return update.bf16 != bf16_run; });
   }
 };
+
+// Returns the widths of the numbers that a run computes with, and adds up in.
+inline StorageWidth width_of(const PlanInput& input) {
+  return input.train.precision == TrainOptions::Precision::bf16 ? width_bf16 : width_fp32;
+}
+// Returns the bytes in which an element of a weight or an activation travels.
+inline std::int64_t sent_width(const PlanInput& input) { return static_cast<std::int64_t>(width_of(input).compute); }
 
 // A contiguous piece of the flat gradient buffer: reduced to the owners when its last block has its gradients, gathered
 // from them before its first block runs. Whatever the strategy, what a rank owns of a bucket is one interval. Sizes are

@@ -48,6 +48,43 @@ bool gradient_is_partial(const TensorSpec& spec, const ModelConfig& whole, int t
   return false;
 }
 
+namespace {
+
+// size: elements of a tensor.
+template <class Size>
+ArenaLayout places_in_order(const RankLayout& layout, const Size& size) {
+  ArenaLayout places;
+  for (const TensorHolding& tensor : layout.tensors) {
+    if (!tensor.local.follows) places.elements = aligned_elements(places.elements);
+    places.offset.push_back(places.elements);
+    places.elements += size(tensor);
+  }
+  return places;
+}
+
+std::size_t elements_of_shard(const TensorHolding& tensor) { return static_cast<std::size_t>(tensor.local.elements()); }
+
+// Returns the elements of a matrix that stay in the type of weights.
+std::size_t matrix_elements(const RankLayout& layout, const TensorHolding& tensor, bool shared) {
+  if (tensor.local.is_vector() || !tensor.local.has_master()) return 0;
+  if (layout.weights_in_turn) return shared && !tensor.homed ? 0 : tensor.owned_elements();
+  return shared ? 0 : elements_of_shard(tensor);
+}
+
+}  // namespace
+
+ArenaPlaces arena_places(const RankLayout& layout, std::size_t compute, std::size_t accumulate) {
+  const bool shared = compute == accumulate;
+  ArenaPlaces places;
+  places.values = places_in_order(layout, [&](const TensorHolding& tensor) {
+    return keeps_values_whole(layout, tensor, shared) ? elements_of_shard(tensor) : master_elements(tensor);
+  });
+  places.matrices =
+      places_in_order(layout, [&](const TensorHolding& tensor) { return matrix_elements(layout, tensor, shared); });
+  for (const TensorHolding& tensor : layout.tensors) add_frozen(places.frozen, tensor.local, compute, accumulate);
+  return places;
+}
+
 RankLayout lone_layout(const std::vector<TensorSpec>& specs) {
   const ArenaLayout places = arena_layout(specs);
   RankLayout layout;

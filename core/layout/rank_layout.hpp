@@ -88,6 +88,27 @@ struct RankLayout {
   std::size_t matrix_elements = 0, vector_elements = 0;  // of the places of weights
 };
 
+// Where the tensors of a rank lie in its arena (core/layout/arena.hpp), by element, and by byte where they are frozen;
+// each run of tensors that follow one another begins on a multiple of arena_alignment. The arena allocates by these
+// numbers, plans count them.
+struct ArenaPlaces {
+  ArenaLayout values;  // in the type of sums: master weights of what is owned, and whole shards that are computed with
+  ArenaLayout matrices;  // in the type of weights: shards, or what is owned of those that take turns
+  ArenaLayout frozen;
+};
+// compute, accumulate: bytes of an element in the two types.
+ArenaPlaces arena_places(const RankLayout&, std::size_t compute, std::size_t accumulate);
+
+// Returns the elements of a tensor's master weights that this rank keeps for itself.
+inline std::size_t master_elements(const TensorHolding& tensor) {
+  return tensor.homed || !tensor.local.has_master() ? 0 : tensor.owned_elements();
+}
+// Returns whether values in the type of sums that the model reads are there for the whole shard, owned or not. shared:
+// this is the type of weights too.
+inline bool keeps_values_whole(const RankLayout& layout, const TensorHolding& tensor, bool shared) {
+  return tensor.local.has_master() && (shared || tensor.local.is_vector()) && !layout.weights_in_turn;
+}
+
 // Returns the number of gradient buffers in addition to the arena's that a deterministic sum over so many micro-batches
 // takes (accumulation_tree.hpp).
 constexpr int tree_levels(int micros) {

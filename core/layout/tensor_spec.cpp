@@ -256,16 +256,18 @@ std::size_t bytes_apart(const TensorSpec& spec, std::size_t compute, std::size_t
   return static_cast<std::size_t>(spec.elements()) * size_of(kept_as(spec, compute, accumulate));
 }
 
-ArenaLayout frozen_layout(const std::vector<TensorSpec>& specs, std::size_t compute, std::size_t accumulate) {
+void add_frozen(ArenaLayout& places, const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
   constexpr std::size_t alignment = 256;
-  ArenaLayout result;
-  for (const TensorSpec& spec : specs) {
-    result.offset.push_back(spec.has_master() ? 0 : result.elements);
-    if (spec.has_master()) continue;
-    const std::size_t bytes = bytes_apart(spec, compute, accumulate);
-    result.elements += (bytes + alignment - 1) / alignment * alignment;
-  }
-  return result;
+  places.offset.push_back(spec.has_master() ? 0 : places.elements);
+  if (spec.has_master()) return;
+  const std::size_t bytes = bytes_apart(spec, compute, accumulate);
+  places.elements += (bytes + alignment - 1) / alignment * alignment;
+}
+
+ArenaLayout frozen_layout(const std::vector<TensorSpec>& specs, std::size_t compute, std::size_t accumulate) {
+  ArenaLayout places;
+  for (const TensorSpec& spec : specs) add_frozen(places, spec, compute, accumulate);
+  return places;
 }
 
 ArenaLayout arena_layout(const std::vector<TensorSpec>& specs) {

@@ -140,6 +140,7 @@ ArenaLayout matrix_arena_layout(
 // Places of tensors without a master, frozen ones and coded rows, in bytes, each begun on a multiple of 256; the offset
 // of others is 0.
 ArenaLayout frozen_layout(const std::vector<TensorSpec>&, std::size_t compute, std::size_t accumulate);
+void add_frozen(ArenaLayout&, const TensorSpec&, std::size_t compute, std::size_t accumulate);  // the next tensor
 
 // Returns the rows of a tensor that stay together: sums over a tensor are taken chunk by chunk of so many rows, and
 // where the rows of a tensor are sharded over ranks they are cut between chunks. So no cut changes a sum.

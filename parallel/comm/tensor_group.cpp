@@ -7,10 +7,15 @@
 namespace sestina {
 
 template <class Exec>
+void TensorGroup<Exec>::reserve(std::size_t bytes) {
+  if (staging_.size() < bytes)
+    staging_ = decltype(staging_)(Kokkos::view_alloc("sestina::group", Kokkos::WithoutInitializing), bytes);
+}
+
+template <class Exec>
 template <class T>
 Vector<T, Exec> TensorGroup<Exec>::staging(std::size_t n) {
-  if (staging_.size() < n * sizeof(T))
-    staging_ = decltype(staging_)(Kokkos::view_alloc("sestina::group", Kokkos::WithoutInitializing), n * sizeof(T));
+  reserve(n * sizeof(T));
   return Vector<T, Exec>(reinterpret_cast<T*>(staging_.data()), n);
 }
 

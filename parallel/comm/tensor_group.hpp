@@ -12,6 +12,9 @@ template <class Exec>
 class TensorGroup final : public GroupOps<Exec> {
  public:
   explicit TensorGroup(Communicator& group) : group_(group) {}
+  // Takes the memory for what arrives in the largest sum, so that sums take none: as planned by
+  // parallel/exchange/tensor_sums.hpp.
+  void reserve(std::size_t bytes);
   int size() const override { return group_.size(); }
   int rank() const override { return group_.rank(); }
 
@@ -51,7 +54,8 @@ class TensorGroup final : public GroupOps<Exec> {
   Vector<T, Exec> staging(std::size_t n);
 
   Communicator& group_;
-  Kokkos::View<std::byte*, typename Exec::memory_space> staging_;  // parts of other ranks; grows in the first step
+  Kokkos::View<std::byte*, typename Exec::memory_space>
+      staging_;  // parts of other ranks; grows for a sum that nobody planned
   Count count_;
 };
 

@@ -4,8 +4,6 @@
 
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -74,7 +72,7 @@ class CoherenceTally {
     const auto has_block = [&](int spec) { return known_.of(stage.specs[at(spec)]).blocks > 0; };
     if (std::none_of(group.begin(), group.end(), has_block)) return;
     const NodeLevels levels = shard_levels(input_.parallel);
-    const std::int64_t width = input_.train.precision == TrainOptions::Precision::bf16 ? 2 : f32_bytes;
+    const std::int64_t width = sent_width(input_);
     for (const int spec : group)
       for (int rank = 0; rank < input_.parallel.tp; ++rank) {
         if (is_home(stage, spec, rank)) continue;
@@ -132,6 +130,11 @@ double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
 }
 
 }  // namespace
+
+NodeLevels planned_levels(const ParallelOptions& parallel) {
+  const int members = parallel.node_size > 0 ? std::max(1, parallel.node_size / parallel.tp) : parallel.dp;
+  return even_nodes(parallel.dp, members);
+}
 
 NodeLevels replica_levels(const ParallelOptions& parallel) {
   if (!replicated_over_tp(parallel)) return planned_levels(parallel);

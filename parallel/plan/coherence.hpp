@@ -20,6 +20,8 @@
 
 namespace sestina {
 
+// The nodes of a data-parallel group as make_grid lays it out.
+NodeLevels planned_levels(const ParallelOptions&);
 // The ranks with replicas of the same matrix. replica_levels: these ranks by node; replica_rank: the place of a rank
 // among them.
 NodeLevels replica_levels(const ParallelOptions&);

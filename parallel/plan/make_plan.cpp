@@ -9,7 +9,6 @@
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/plan_assign.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 #include "parallel/plan/shard_layout.hpp"
@@ -384,7 +383,6 @@ Plan make_plan(const PlanInput& input) {
   plan.schedule = make_schedule(plan.pipe);
   plan_refreshes(plan);
   add_ratios(plan, input.parallel);
-  plan.collectives = collectives(plan);
   plan.coherence = plan_coherence(input, plan.stages);
   return plan;
 }

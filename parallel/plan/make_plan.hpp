@@ -30,7 +30,6 @@ struct Plan {
   // that this can be: of whole matrices, or, with parallel.partition = "groups", of what they can be divided into.
   LoadRatio machine_cost;
   LoadRatio dp_received;  // what the rank that receives most of each bucket of gradients receives
-  std::vector<Collective> collectives;
   CoherencePlan coherence;
   int ranks() const { return dp * tp * pp; }
 };

@@ -12,12 +12,9 @@
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/own_blocks.hpp"
 #include "core/optimizer/base/routing.hpp"
-#include "core/optimizer/base/stream_scratch.hpp"
 #include "kernels/base/error.hpp"
-#include "parallel/comm/group_staging.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_assign.hpp"
-#include "parallel/plan/plan_collectives.hpp"
 #include "parallel/plan/plan_cost.hpp"
 
 namespace sestina {
@@ -310,69 +307,6 @@ void deal_shares(StagePlan& stage, const PlanInput& input, const std::vector<int
     }
   }
   choose_receivers(stage, input, specs);
-}
-
-std::vector<std::size_t> share_rounds(const StagePlan& stage, const ParallelOptions& parallel) {
-  std::vector<std::size_t> rounds;
-  const auto& shares = stage.shares;
-  // By rank: bytes of the open round before this matrix and with it, and the number of that round.
-  struct Held {
-    std::int64_t before = 0, now = 0;
-    std::size_t round = 0;
-    int spec = -1;
-  };
-  std::vector<Held> held(at(parallel.dp * parallel.tp));
-  for (std::size_t begin = 0, end = 0; begin < shares.size(); begin = end) {
-    bool full = rounds.empty();
-    for (; end < shares.size() && shares[end].spec == shares[begin].spec; ++end) {
-      Held& of = held[at(shares[end].rank)];
-      if (of.round != rounds.size()) of = {.round = rounds.size()};
-      if (of.spec != shares[end].spec) of.before = of.now;
-      of.spec = shares[end].spec;
-      of.now += shares[end].elements() * f32_bytes;
-      full = full || (of.before > 0 && of.now > parallel.micro_group_bytes);
-    }
-    if (!full) continue;
-    rounds.push_back(begin);
-    for (std::size_t i = begin; i < end; ++i) {  // what they held before is of the round that ended
-      Held& of = held[at(shares[i].rank)];
-      if (of.round != rounds.size()) of = {.now = of.now - of.before, .round = rounds.size(), .spec = of.spec};
-    }
-  }
-  if (!shares.empty()) rounds.push_back(shares.size());
-  return rounds;
-}
-
-std::array<std::size_t, group_places> share_places(const StagePlan& stage, const ParallelOptions& parallel, int rank) {
-  std::array<std::size_t, group_places> largest = {};
-  const std::vector<std::size_t> rounds = share_rounds(stage, parallel);
-  for (std::size_t round = 0; round + 1 < rounds.size(); ++round) {
-    std::size_t elements = 0;
-    for (std::size_t i = rounds[round]; i < rounds[round + 1]; ++i)
-      if (stage.shares[i].rank == rank)
-        elements += aligned_elements(static_cast<std::size_t>(stage.shares[i].elements()));
-    largest[round % group_places] = std::max(largest[round % group_places], elements);
-  }
-  return largest;
-}
-
-std::size_t memory_of_shares(const StagePlan& stage, const PlanInput& input, int rank, StorageWidth width) {
-  std::size_t bytes = 0;
-  for (const std::size_t elements : share_places(stage, input.parallel, rank))
-    bytes += elements * (width.accumulate + (width.shared() ? 0 : width.compute));
-  std::map<int, std::size_t> staging;  // by size of the group
-  for (const MatrixShare& share : stage.shares) {
-    if (share.rank != rank || share.ranks == 1) continue;
-    const TensorSpec& whole = stage.specs[at(share.spec)];
-    const auto side = static_cast<std::size_t>(std::min(whole.rows, whole.cols));
-    const auto norms = static_cast<std::size_t>(
-        std::max(std::int64_t{1}, shard_sums(*input.optimizer.matrix, whole, share_shape(share))));
-    const std::size_t gram = summed_from_others(side * side, share.ranks, rank % share.ranks) * sizeof(float),
-                      norm = summed_from_others(norms, share.ranks, rank % share.ranks) * sizeof(double);
-    staging[share.ranks] = std::max({staging[share.ranks], gram, norm});
-  }
-  for (const auto& [size, most] : staging) bytes += most;
-  return bytes;
 }
 
 std::vector<std::string> group_lines(const Plan& plan) {

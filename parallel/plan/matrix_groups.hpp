@@ -16,14 +16,12 @@
 // size. The size is the smallest for which a packing within 5 % of the bound is found, by the cost of the deck.
 // No Kokkos.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include "core/layout/plan.hpp"
 #include "core/optimizer/base/routing.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
 
 namespace sestina {
 
@@ -83,18 +81,6 @@ void for_separate_shares(const StagePlan& stage, const PlanInput& input, const V
     visit(i, parts[number++]);
   }
 }
-
-// The shares of a stage travel in rounds, which take turns in the places of group_places (exchange_bytes.hpp): those of
-// round i are [rounds[i], rounds[i + 1]) of the list. A matrix travels in one round; a round is full when one rank
-// would have more than parallel.micro_group_bytes of gradients in it.
-std::vector<std::size_t> share_rounds(const StagePlan&, const ParallelOptions&);
-
-// Returns the elements of each place on a rank of the stage, for the largest round that comes there.
-std::array<std::size_t, group_places> share_places(const StagePlan&, const ParallelOptions&, int rank);
-
-// Returns the bytes that exchanges of shares take on a rank: gradients and rounded weights in these places, and what
-// its groups, one of each size, sum Gram matrices in.
-std::size_t memory_of_shares(const StagePlan&, const PlanInput&, int rank, StorageWidth);
 
 // Returns a line for each shape of matrices and how they are shared out, for `plan`.
 std::vector<std::string> group_lines(const Plan&);

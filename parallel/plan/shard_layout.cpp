@@ -312,13 +312,12 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
   return {row(bucket.cut[at(piece)]), row(bucket.cut[at(piece) + 1])};
 }
 
-RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
-                        int tp_rank) {
+RankLayout shards_of_rank(const StagePlan& stage, const PlanInput& input, int dp_rank, int tp_rank) {
   const int tp = input.parallel.tp;
+  if (input.parallel.dp * tp == 1) return lone_layout(stage.specs);
   std::vector<TensorSpec> shards = local_shapes(stage.specs, input.model, tp, tp_rank);
   drop_other_experts(shards, input, dp_rank);
   RankLayout layout;
-  layout.gradients_in_turn = all.in_turn();
   layout.weights_in_turn = weights_in_turn(input.parallel);
   for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
     TensorHolding tensor;
@@ -329,18 +328,30 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     const TensorShard shard = tensor_shard(tensor.whole, input.model, tp, tp_rank);
     (shard.cut == TensorShard::Cut::cols ? tensor.col_begin : tensor.row_begin) = shard.begin;
     tensor.counted = shard_holders(tensor.whole, input.model, tp, tp_rank).first == tp_rank;
+    if (tensor.whole.trainable) {
+      tensor.row_sharded = !stage.is_matrix(spec) && input.parallel.dp > 1;
+      tensor.homed = is_homed(stage, spec, input.parallel);
+      tensor.sharded = is_sharded(tensor.whole, input);
+    }
+    layout.tensors.push_back(std::move(tensor));
+  }
+  if (layout.weights_in_turn) place_weights(stage, layout);
+  return layout;
+}
+
+void own_rows(RankLayout& layout, const StagePlan& stage, const GradientBuckets& all, const PlanInput& input,
+              int dp_rank) {
+  if (input.parallel.dp * input.parallel.tp == 1) return;
+  for (int spec = 0; spec < static_cast<int>(layout.tensors.size()); ++spec) {
+    TensorHolding& tensor = layout.tensors[at(spec)];
     if (!tensor.whole.trainable) {  // every data-parallel rank has it and nobody updates it
       tensor.saved = dp_rank == 0 && tensor.counted;
-      layout.tensors.push_back(std::move(tensor));
       continue;
     }
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);
     tensor.owned_begin = rows.begin;
     tensor.owned_end = rows.end;
-    tensor.row_sharded = !stage.is_matrix(spec) && input.parallel.dp > 1;
-    tensor.homed = is_homed(stage, spec, input.parallel);
     const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
-    tensor.sharded = is_sharded(tensor.whole, input);
     tensor.saved = !copied && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
     const BucketLayout& bucket = all.buckets[at(place.bucket)];
@@ -349,11 +360,33 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
     if (all.in_turn() && rows.begin < rows.end)
       tensor.sum_offset = static_cast<std::size_t>(all.sum_begin(at(place.bucket), dp_rank) + offset +
                                                    rows.begin * tensor.local.cols - bucket.cut[at(dp_rank)]);
-    layout.tensors.push_back(std::move(tensor));
   }
+  layout.gradients_in_turn = all.in_turn();
   layout.gradient_elements = static_cast<std::size_t>(all.begin.back() + (all.in_turn() ? all.sums_size(dp_rank) : 0));
-  if (layout.weights_in_turn) place_weights(stage, layout);
+}
+
+RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input, int dp_rank,
+                        int tp_rank) {
+  RankLayout layout = shards_of_rank(stage, input, dp_rank, tp_rank);
+  own_rows(layout, stage, all, input, dp_rank);
   return layout;
+}
+
+std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  std::vector<std::vector<int>> groups;
+  if (parallel.tp == 1 || parallel.partition == ParallelOptions::Partition::groups) return groups;
+  if (parallel.tp_update == TpUpdate::home)
+    for (const MicroGroup& group : stage.micro_groups[at(dp_rank)]) groups.push_back(group.specs);
+  if (parallel.tp_update == TpUpdate::duplicated)
+    for (const int spec :
+         backward_order(stage.specs, [&](std::size_t i) { return is_homed(stage, static_cast<int>(i), parallel); }))
+      if (stage.owner[at(spec)] == dp_rank || stage.owner[at(spec)] == every_rank) groups.push_back({spec});
+  return groups;
+}
+
+bool is_home(const StagePlan& stage, int spec, int tp_rank) {
+  return stage.home[at(spec)] == tp_rank || stage.home[at(spec)] == every_rank;
 }
 
 bool is_sharded(const TensorSpec& spec, const PlanInput& input) {
@@ -375,30 +408,6 @@ ShardHolders shard_holders(const TensorSpec& spec, const ModelConfig& model, int
   holders.count = tp_rank - holders.first + 1;
   while (holders.first + holders.count < tp && same(holders.first + holders.count)) ++holders.count;
   return holders;
-}
-
-std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input) {
-  const ParallelOptions& parallel = input.parallel;
-  std::vector<PartialRun> runs;
-  if (parallel.tp == 1) return runs;
-  for (std::size_t b = 0; b < all.buckets.size(); ++b) {
-    const BucketLayout& bucket = all.buckets[b];
-    bool open = false;  // the run that was made last ends where this tensor begins
-    for (std::size_t i = 0; i < bucket.specs.size(); ++i) {
-      const TensorSpec& spec = stage.specs[static_cast<std::size_t>(bucket.specs[i])];
-      if (!gradient_is_partial(spec, input.model, parallel.tp, parallel.sequence_parallel)) {
-        open = false;
-        continue;
-      }
-      const bool same_heads = shard_holders(spec, input.model, parallel.tp, 0).count < parallel.tp;
-      const std::int64_t begin = all.begin[b] + bucket.offset[i];
-      if (!open || runs.back().block != spec.block || runs.back().same_heads != same_heads)
-        runs.push_back({spec.block, begin, 0, same_heads});
-      runs.back().elements = begin + local_shape(spec, input.model, parallel.tp, 0).elements() - runs.back().begin;
-      open = true;
-    }
-  }
-  return runs;
 }
 
 }  // namespace sestina

@@ -113,7 +113,18 @@ bool is_sharded(const TensorSpec&, const PlanInput&);
 // holds them.
 bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
+// Returns the matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the
+// order of their updates; none where nothing is homed.
+std::vector<std::vector<int>> homed_groups(const StagePlan&, const ParallelOptions&, int dp_rank);
+// True where a tensor-parallel rank is the home of a spec, or one of its homes.
+bool is_home(const StagePlan&, int spec, int tp_rank);
+
+// Returns the layout of a rank of a stage, which must have the buckets of this rank. One rank by itself keeps gradients
+// in the order of the tensors.
 RankLayout shard_layout(const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank, int tp_rank);
+// Does it in two parts: what data-parallel ranks with the same experts have in common, and what each of them owns.
+RankLayout shards_of_rank(const StagePlan&, const PlanInput&, int dp_rank, int tp_rank);
+void own_rows(RankLayout&, const StagePlan&, const GradientBuckets&, const PlanInput&, int dp_rank);
 
 // The tensor-parallel ranks that hold the same shard of a tensor as tp_rank: the first of them, and how many
 // (consecutive).
@@ -121,16 +132,5 @@ struct ShardHolders {
   int first = 0, count = 1;
 };
 ShardHolders shard_holders(const TensorSpec&, const ModelConfig&, int tp, int tp_rank);
-
-// Gradients of which each tensor-parallel rank has a part (core/layout/rank_layout.hpp), as runs that lie together in
-// the gradient buffer: one sum over the ranks serves a run, gaps between its tensors included, which are zero.
-struct PartialRun {
-  int block = 0;                         // the block that finishes it
-  std::int64_t begin = 0, elements = 0;  // in the gradient buffer
-  bool same_heads = false;               // summed over the ranks with the same key and value heads, else over the group
-};
-
-// Returns the runs in the order of the buffer; none without tensor parallelism.
-std::vector<PartialRun> partial_runs(const StagePlan&, const GradientBuckets&, const PlanInput&);
 
 }  // namespace sestina

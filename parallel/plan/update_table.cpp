@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "core/optimizer/base/routing.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {

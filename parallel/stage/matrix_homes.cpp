@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/model/initialise.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/exchange/update_exchange.hpp"
 #include "parallel/stage/rectangle.hpp"
 
 namespace sestina {
@@ -54,7 +54,7 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput
     }
     group.end_homed = homed_.size();
   }
-  rounds_.make_places(home_slot_elements(stage, input.parallel, dp_rank, group_.rank()));
+  rounds_.make_places(home_places(stage, input.parallel, dp_rank, group_.rank()));
 }
 
 // Makes one message from every holder of shards to every home, and one back, with matrices in the order of the group.

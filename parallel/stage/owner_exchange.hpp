@@ -9,7 +9,7 @@
 #include "core/model/seams.hpp"
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/nodes.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
 #include "parallel/stage/owned_sums.hpp"

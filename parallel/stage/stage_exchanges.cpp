@@ -5,6 +5,7 @@
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/nodes.hpp"
+#include "parallel/exchange/tensor_sums.hpp"
 #include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -69,6 +70,9 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
       watch_(exec) {
+  const SumStaging staging = sum_staging(plan, input, stage.part(), groups.ranks.grid.dp_rank);
+  groups.tensor.reserve(staging.group);
+  groups.replicas.reserve(staging.same_heads);
   OptimizerOptions optimizer = input.optimizer;
   optimizer.refresh.count = plan.refreshes;
   optimizer.refresh.window = plan.refresh_window;

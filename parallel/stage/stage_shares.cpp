@@ -6,6 +6,7 @@
 #include "core/model/initialise.hpp"
 #include "core/optimizer/base/own_blocks.hpp"
 #include "parallel/comm/device_communicator.hpp"
+#include "parallel/exchange/update_exchange.hpp"
 #include "parallel/stage/rectangle.hpp"
 
 namespace sestina {
@@ -35,6 +36,7 @@ StageShares<Exec, T>::StageShares(const Exec& exec, Communicator& all, const Sta
                                   const Arena<Exec, T>& arena, double* nonfinite)
     : exec_(exec), all_(group_of_shares<Exec>(all, 0)), optimizer_(input.optimizer), exchanges_(exec, *all_, "shares") {
   make_groups(all, stage);
+  for (const auto& [ranks, bytes] : share_staging(stage, input, all_->rank())) sums_.at(ranks).reserve(bytes);
   const std::vector<std::size_t> rounds = share_rounds(stage, input.parallel);
   hold(stage, rounds);
   exchanges_.make_places(share_places(stage, input.parallel, all_->rank()));

@@ -3,7 +3,6 @@
 // last round's weights are under way (Canzona, algorithm 3). Rounds take turns in two places of memory. Which matrices
 // a round has, who sends what, and the update itself are those of matrix_homes.hpp and stage_shares.hpp.
 #pragma once
-#include <array>
 #include <memory>
 #include <span>
 #include <utility>
@@ -16,7 +15,7 @@
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/stream_order.hpp"
 #include "parallel/comm/trace.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/exchange/update_exchange.hpp"
 
 namespace sestina {
 
@@ -35,7 +34,7 @@ class UpdateRounds {
   UpdateRounds(const Exec& exec, Communicator& group, const char* name) : exec_(exec), group_(group), name_(name) {}
 
   // elements: of each place, for the largest round that comes there.
-  void make_places(const std::array<std::size_t, group_places>& elements) {
+  void make_places(const RoundPlaces& elements) {
     for (std::size_t p = 0; p < group_places; ++p) {
       places_[p].gradients = decltype(places_[p].gradients)("sestina::whole_gradients", elements[p]);
       places_[p].weights = decltype(places_[p].weights)("sestina::whole_weights", shared ? 0 : elements[p]);

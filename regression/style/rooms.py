@@ -17,7 +17,7 @@ INNER = {
     "kernels": ["optimizer", "model", "blas", "base"],
     "core": ["check", "optimizer", "model", "memory", "layout", "deck"],
     "core/optimizer": ["methods", "refresh", "base"],
-    "parallel": ["stage", "step", "plan", "rounds", "comm", "library"],
+    "parallel": ["stage", "step", "exchange", "plan", "rounds", "comm", "library"],
     "io": ["checkpoint", "tokens", "hf", "tokenizer", "report", "store"],
     "app": ["experiments", "bench", "verbs", "sweep", "train", "audit", "watch", "start", "command"],
 }

@@ -1,6 +1,7 @@
 // What a step sends, counted, against what the plan says that it sends: calls and bytes of each kind.
 #include <gtest/gtest.h>
 
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/counting_communicator.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
@@ -45,7 +46,7 @@ std::string key_of(const Collective& c) {
 
 CountedKinds planned(const Options& options) {
   CountedKinds kinds;
-  for (const Collective& c : make_plan(options).collectives) {
+  for (const Collective& c : collectives(make_plan(options))) {
     if (c.what == "votes" || c.what == "times") continue;  // the trainer's own
     CountedKind& kind = kinds[key_of(c)];
     kind.count += c.count;

@@ -4,6 +4,7 @@
 // expert and with several, in pipeline stages, in both kinds of precision.
 #include <gtest/gtest.h>
 
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/comm/expert_group.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -178,7 +179,7 @@ TYPED_TEST(ExpertParallel, SendsAsOftenAsThePlanSays) {
     run.options.train.recompute = recompute;
     const Plan plan = make_plan({run.options, world().size()});
     std::int64_t counts = 0, sends = 0;
-    for (const Collective& collective : plan.collectives)
+    for (const Collective& collective : collectives(plan))
       if (collective.group == "experts") (collective.what == "token counts" ? counts : sends) += collective.count;
     TypedExecutor<TypeParam, float> executor(TypeParam(), plan, world());
     executor.initialise(5);

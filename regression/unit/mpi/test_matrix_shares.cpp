@@ -6,7 +6,7 @@
 #include <set>
 
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {
@@ -163,7 +163,7 @@ TEST(MatrixShares, SumsAreThoseOfThePlan) {
     auto most = static_cast<double>(session.exchanges_per_step().sums);
     world().all_reduce(&most, 1, Reduction::max);
     double planned = 0, rounds = 0;
-    for (const Collective& collective : plan.collectives) {
+    for (const Collective& collective : collectives(plan)) {
       if (collective.what == "products of shares") planned = static_cast<double>(collective.count);
       if (collective.what == "gradients of shares") rounds = static_cast<double>(collective.count);
     }

@@ -7,7 +7,7 @@
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/nodes.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {
@@ -98,7 +98,7 @@ TEST(NodeGroups, SendBulkDataBetweenNodesOnce) {
     run.options.parallel.partition = partition;
     run.options.parallel.node_size = 2;
     std::map<std::string, double> planned;
-    for (const Collective& c : make_plan(run.options).collectives)
+    for (const Collective& c : collectives(make_plan(run.options)))
       planned[c.operation + " " + c.what] += between_nodes_bytes(c, run.options).value();
     auto two = sent_between_nodes(run, 2), one = sent_between_nodes(run, 1);
     EXPECT_GT(two["further gradients"], 0);

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {
@@ -126,8 +126,10 @@ double compare(const TrainingCase& run, const std::string& what) {
   Ledger ledger;
   TypedExecutor<Host, T> executor(Host(), make_plan({run.options, world().size()}), world());
   executor.initialise(5);
+  const double exchanges = ledger.by_kind()["exchanges"];
   Trained result;
   train_steps(executor, run.options, 0, 6, result);
+  EXPECT_EQ(ledger.by_kind()["exchanges"], exchanges) << what << ": an exchange took memory in a step";
   const RankMemory planned = rank_memory(executor.plan(), threads_of(Host()))[static_cast<std::size_t>(world().rank())];
   return worst_kind(by_kind(planned.size), ledger.by_kind(), what);
 }

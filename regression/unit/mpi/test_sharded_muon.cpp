@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/base/random.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -282,7 +283,7 @@ TYPED_TEST(ShardedMuon, SumsOnceForTheNormAndOnceForEachStep) {
     double most = double(sums);
     world().all_reduce(&most, 1, Reduction::max);
     std::int64_t planned = 0;
-    for (const Collective& collective : make_plan(run.options).collectives)
+    for (const Collective& collective : collectives(make_plan(run.options)))
       if (collective.what == "products") planned = collective.count;
     EXPECT_EQ(most, double(planned)) << name_of(grid);
   }

@@ -2,7 +2,7 @@
 // as the plan says, and all weights have the bits of a run in memory.
 #include <gtest/gtest.h>
 
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "regression/unit/core/paging_rig.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 

@@ -8,7 +8,7 @@
 #include "core/layout/rank_layout.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "regression/unit/parallel/plan_rig.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "core/memory/device_store.hpp"
 #include "core/memory/state_field.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -9,8 +9,8 @@
 
 #include "core/deck/deck.hpp"
 #include "parallel/plan/expert_layout.hpp"
-#include "parallel/plan/plan_collectives.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/traffic.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {
@@ -122,7 +122,7 @@ TEST(ExpertPlan, LoadsMoveOnlyToHolders) {
 
 TEST(ExpertPlan, ExchangesOfExpertsAreThoseOfTheirHolders) {
   const auto bytes_of = [](const Plan& plan, const std::string& what) {
-    for (const Collective& collective : plan.collectives)
+    for (const Collective& collective : collectives(plan))
       if (collective.what == what) return collective.bytes;
     return std::int64_t{0};
   };
@@ -138,7 +138,7 @@ TEST(ExpertPlan, ExchangesOfExpertsAreThoseOfTheirHolders) {
   // Two micro-batches of 128 tokens on each rank and two choices: inputs twice, outputs, and the gradients of both.
   EXPECT_EQ(bytes_of(apart, "tokens"), 2 * model.num_hidden_layers * 5 * 4 * 128 * 2 * model.hidden_size * 4);
   EXPECT_EQ(bytes_of(apart, "choice weights"), 2 * model.num_hidden_layers * 2 * 4 * 128 * 2 * 4);
-  for (const Collective& collective : two.collectives)
+  for (const Collective& collective : collectives(two))
     EXPECT_LT(sent_bytes(collective, two), 2.0 * static_cast<double>(collective.bytes)) << collective.what;
 }
 

@@ -9,8 +9,8 @@
 
 #include "core/deck/deck.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "parallel/plan/plan_collectives.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/traffic.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
 #include "plan_rig.hpp"
 #include "sestina_test_paths.hpp"
@@ -92,7 +92,7 @@ TEST(MakePlan, OneRankOwnsAll) {
   EXPECT_EQ(plan.dp_cost.ratio, 1);
   EXPECT_EQ(plan.dp_cost.bound, 1);
   EXPECT_EQ(plan.home_cost.ratio, 1);
-  EXPECT_TRUE(plan.collectives.empty());
+  EXPECT_TRUE(collectives(plan).empty());
 }
 
 TEST(MakePlan, WithoutMatricesAllIsCutAtRows) {
@@ -263,7 +263,7 @@ TEST(MakePlan, SendsEachGradientOnce) {
   const Plan plan = make_plan(options);
   std::int64_t gradients = 0, weights = 0, computed = 0;
   for (const TensorSpec& spec : plan.stages[0].specs) computed += spec.elements() * (spec.is_vector() ? 4 : 2);
-  for (const Collective& collective : plan.collectives) {
+  for (const Collective& collective : collectives(plan)) {
     if (collective.what == "gradients") gradients += collective.bytes;
     if (collective.what == "weights") weights += collective.bytes;
     EXPECT_LT(sent_bytes(collective, plan), static_cast<double>(collective.bytes) * 2);
@@ -278,7 +278,7 @@ TEST(MakePlan, DistributedProductsAreSummedOnceForEachStep) {
   Options options = plan_options(small_model(), "muon", 1, 2);
   options.parallel.tp_update = ParallelOptions::TpUpdate::distributed;
   const auto products = [&] {
-    for (const Collective& collective : make_plan(options).collectives)
+    for (const Collective& collective : collectives(make_plan(options)))
       if (collective.what == "products") return collective;
     return Collective{};
   };

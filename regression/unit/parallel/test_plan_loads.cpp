@@ -7,8 +7,9 @@
 #include "core/optimizer/methods/muon.hpp"
 #include "core/optimizer/methods/soap.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
+#include "parallel/exchange/rank_memory.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/plan_cost.hpp"
-#include "parallel/plan/plan_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "plan_rig.hpp"
 
@@ -93,7 +94,8 @@ TEST(PlanLoads, BlocksOfRotationsAreUpdatedWhereTheyLie) {
     EXPECT_EQ(homes > 0, mixed);
     EXPECT_GE(*std::max_element(want.begin(), want.end()), stage.home_bound);
     EXPECT_GE(plan.home_cost.bound, 1);
-    const bool travels = std::any_of(plan.collectives.begin(), plan.collectives.end(),
+    const std::vector<Collective> sent = collectives(plan);
+    const bool travels = std::any_of(sent.begin(), sent.end(),
                                      [](const Collective& c) { return c.operation == "all_to_all" && c.count > 0; });
     EXPECT_EQ(travels, mixed);
   }

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 // What one step sends from node to node.
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {
@@ -45,9 +45,9 @@ TEST(PlanNodes, TensorParallelRanksLieOnOneNodeWhereItHasRoom) {
 }
 
 TEST(PlanNodes, AreNotKnownWithoutTheirSize) {
-  for (const Collective& collective : make_plan(nodes_of(8, 2, 0)).collectives)
+  for (const Collective& collective : collectives(make_plan(nodes_of(8, 2, 0))))
     EXPECT_FALSE(between_nodes_bytes(collective, nodes_of(8, 2, 0)).has_value());
-  for (const Collective& collective : make_plan(nodes_of(8, 2, 4)).collectives)
+  for (const Collective& collective : collectives(make_plan(nodes_of(8, 2, 4))))
     EXPECT_GE(between_nodes_bytes(collective, nodes_of(8, 2, 4)).value(), 0) << collective.what;
 }
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "parallel/plan/plan_assign.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

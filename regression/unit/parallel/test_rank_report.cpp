@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "regression/unit/parallel/plan_rig.hpp"
 
 namespace sestina {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/plan/plan_memory.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
 #include "plan_rig.hpp"
 

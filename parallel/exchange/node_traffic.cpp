@@ -1,11 +1,11 @@
 // The bytes that one step sends from node to node.
-#include "parallel/plan/plan_collectives.hpp"
+#include "parallel/exchange/traffic.hpp"
 
 #include <algorithm>
 #include <vector>
 
 #include "parallel/comm/nodes.hpp"
-#include "parallel/plan/exchange_bytes.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
