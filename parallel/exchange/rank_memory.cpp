@@ -10,6 +10,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/exchange/pipeline_exchange.hpp"
 #include "parallel/exchange/tensor_sums.hpp"
 #include "parallel/exchange/update_exchange.hpp"
 #include "parallel/exchange/update_memory.hpp"
@@ -45,22 +46,8 @@ struct Shard {
   int tp_rank = 0;
 };
 
-// Bytes that tied embeddings take on the way between first and last stage, on each side.
-std::size_t tie_bytes(const Planned& s, const Shard& shard) {
-  const int last = s.pipe.stages - 1, number = shard.place.number;
-  const bool once = s.pipe.rank_of(0) == s.pipe.rank_of(last);
-  if (!s.input.model.tie_word_embeddings || last == 0 || !(number == 0 || (number == last && !once))) return 0;
-  const TensorSpec& embedding = s.plan.stages[0].specs[0];
-  const auto embedding_elements =
-      static_cast<std::size_t>(local_shape(embedding, s.input.model, s.plan.tp, shard.tp_rank).elements());
-  return aligned_elements(embedding_elements) *
-         (at(s.schedule.tied_weights + 1) * s.width.compute + at(s.schedule.tied_gradients + 1) * s.width.accumulate);
-}
-
-// Returns the bytes of copies of trained weights for passes that began under them, and of the tensors between this
-// stage and the next one, each with a place for evaluation.
+// Returns the bytes of copies of trained weights for passes that began under them, and of the channels to other stages.
 std::size_t stash_bytes(const Planned& s, const Shard& shard) {
-  const int number = shard.place.number;
   const ArenaLayout matrices = matrix_arena_layout(shard.local);
   std::size_t vectors = 0, sums = 0;
   for (const TensorSpec& spec : shard.local) {
@@ -71,17 +58,8 @@ std::size_t stash_bytes(const Planned& s, const Shard& shard) {
   }
   const std::size_t copy =
       aligned_elements(matrices.elements) * s.width.compute + aligned_elements(vectors) * s.width.accumulate;
-  const std::size_t rows =
-      static_cast<std::size_t>(shard.part.own_rows(std::int64_t{s.micro_batch} * s.input.sequence_length));
-  const std::size_t boundary =
-      aligned_elements(rows * static_cast<std::size_t>(s.input.model.hidden_size)) * s.width.compute;
-  const auto link = [&](int from) {
-    return boundary * at(s.schedule.activations[at(from)] + s.schedule.gradients[at(from)] + 2);
-  };
-  std::size_t bytes = at(shard.place.versions()) * copy + (shard.place.estimates() ? copy + sums : 0);
-  if (number + 1 < s.pipe.stages) bytes += link(number);
-  if (number > 0 && s.pipe.rank_of(number - 1) != s.pipe.rank_of(number)) bytes += link(number - 1);
-  return bytes + tie_bytes(s, shard);
+  return at(shard.place.versions()) * copy + (shard.place.estimates() ? copy + sums : 0) +
+         memory_of_channels(s.plan, shard.part, shard.place.number);
 }
 
 // Counts what is the same for all data-parallel ranks.

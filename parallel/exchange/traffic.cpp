@@ -5,6 +5,7 @@
 
 #include "core/layout/rank_layout.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/exchange/pipeline_exchange.hpp"
 #include "parallel/exchange/tensor_sums.hpp"
 #include "parallel/exchange/update_exchange.hpp"
 #include "parallel/plan/block_turns.hpp"
@@ -106,21 +107,6 @@ void gathered_rows(Traffic& traffic, const StagePlan& stage, const PlanInput& in
               gathers * tokens * input.model.hidden_size * sent_width(input));
 }
 
-void pipeline(Traffic& traffic, const StagePlan& stage, const PlanInput& input) {
-  if (input.parallel.pp == 1) return;
-  const BatchShare batch = largest_share(input);
-  const std::int64_t tokens = std::int64_t{batch.micro_batch} * input.sequence_length;
-  const bool ends = stage.layers.begin == 0 || stage.layers.end == input.model.num_hidden_layers;
-  const std::int64_t sends = std::int64_t{batch.count} * (ends ? 1 : 2);
-  const std::int64_t stream = tokens * input.model.hidden_size * sent_width(input);
-  traffic.add("send", "pp", "activations", sends, sends * stream / input.parallel.tp);
-  if (!input.model.tie_word_embeddings) return;
-  const std::int64_t table = largest_shard(tensor_specs(input.model, {0, 0}).front(), input).elements();
-  if (stage.layers.begin == 0) traffic.add("send", "pp", "tied weights", 1, table * sent_width(input));
-  if (stage.layers.end == input.model.num_hidden_layers)
-    traffic.add("send", "pp", "tied gradients", batch.count, batch.count * table * f32_bytes);
-}
-
 }  // namespace
 
 void Traffic::add(const char* operation, const char* group, const char* what, std::int64_t count, std::int64_t bytes) {
@@ -168,7 +154,7 @@ std::vector<Collective> collectives(const Plan& plan) {
     gathered_rows(traffic, stage, input);
     add_sums(traffic, sums_of_passes(stage, input, part));
     add_sums(traffic, sums_of_gradients(stage, input, part));
-    pipeline(traffic, stage, input);
+    add_pipeline(traffic, plan, number);
     if (plan.ranks() > 1) loss_and_norm(traffic, plan, stage);
     for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank) {
       add_homes(traffic, stage, input, dp_rank);

@@ -11,8 +11,8 @@ namespace sestina {
 template <class Exec, class T>
 Link<Exec, T>::Link(const Exec& exec, Communicator& pipeline, const LinkOptions& set)
     : exec_(exec),
-      up_(pipeline, "activations of a stage", {set.from, set.to, set.rows, set.cols, set.activations}),
-      down_(pipeline, "gradients of a stage", {set.to, set.from, set.rows, set.cols, set.gradients}) {}
+      up_(pipeline, "activations of a stage", set.activations),
+      down_(pipeline, "gradients of a stage", set.gradients) {}
 
 template <class Exec, class T>
 Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const ChannelOptions& set)
@@ -22,18 +22,17 @@ Channel<Exec, T>::Channel(Communicator& pipeline, const char* name, const Channe
       stride_(aligned_elements(set.rows * set.cols)),
       group_(&pipeline) {
   const int me = pipeline.rank();
-  if (me == set.from || me == set.to)
-    values_ = decltype(values_)("sestina::link", static_cast<std::size_t>(places_ + 1) * stride_);
+  if (set.has_side_on(me)) values_ = decltype(values_)("sestina::link", set.elements());
   if (set.from == set.to) return;
   if constexpr (!is_host<Exec>) {
-    own_group_ = pipeline.split(me == set.from || me == set.to ? 0 : 1, me);
+    own_group_ = pipeline.split(set.has_side_on(me) ? 0 : 1, me);
     group_ = own_group_.get();
   }
   const int other = me == set.from ? set.to : set.from;
   const int peer = own_group_ ? (other > me ? 1 : 0) : other;  // numbers in the channel's group of two
   for (int i = 0; i <= places_; ++i) {
     std::vector<Message> sends, receives;
-    if (me == set.from || me == set.to) {
+    if (set.has_side_on(me)) {
       const Block block = block_of(values_.data() + static_cast<std::size_t>(i) * stride_, rows_ * cols_ * sizeof(T));
       (me == set.from ? sends : receives).push_back({peer, {block}});
     }

@@ -9,14 +9,9 @@
 
 #include "kernels/blas/exec.hpp"
 #include "parallel/comm/communicator.hpp"
+#include "parallel/exchange/pipeline_exchange.hpp"
 
 namespace sestina {
-
-struct ChannelOptions {
-  int from = 0, to = 0;  // pipeline ranks
-  std::size_t rows = 0, cols = 0;
-  int places = 1;  // places that take turns (parallel/plan/pipeline_schedule.hpp)
-};
 
 // One direction: matrices (rows, cols) by number.
 template <class Exec, class T>
@@ -67,12 +62,6 @@ class Channel {
   std::vector<std::unique_ptr<Exchange>> messages_;       // by place; none inside a process
 };
 
-struct LinkOptions {
-  int from = 0, to = 0;  // pipeline ranks of the two stages
-  std::size_t rows = 0, cols = 0;
-  int activations = 1, gradients = 1;  // places
-};
-
 template <class Exec, class T>
 class Link {
  public:
@@ -104,8 +93,7 @@ class Link {
   Channel<Exec, T> up_, down_;
 };
 
-// A tied embedding belongs to the first stage: each minibatch's version of it goes to the last one, the head's part of
-// the gradient of each micro-batch comes back.
+// The channels between the ends of a model with tied embeddings (TieOptions).
 template <class Exec, class T>
 struct Tie {
   Channel<Exec, T> weights;
