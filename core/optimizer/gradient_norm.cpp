@@ -10,6 +10,7 @@ namespace sestina {
 template <class Exec, class T>
 GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
   std::size_t slots = 0;
+  std::vector<ChunkedVector<Acc<T>>> table;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     const auto rows = static_cast<std::size_t>(chunk_rows(tensor.local));
@@ -17,8 +18,9 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
     first_slot_.push_back(slots);
     if (tensor.saved && tensor.owned_rows() > 0) {
       Part part;
-      part.gradient = arena.owned_gradient(i);
-      part.chunk = rows * static_cast<std::size_t>(tensor.local.cols);
+      const Vector<const Acc<T>, Exec> gradient = arena.owned_gradient(i);
+      table.push_back(
+          {gradient.data(), gradient.size(), rows * static_cast<std::size_t>(tensor.local.cols), partials_});
       part.chunks = chunks(tensor.owned_rows());
       part.partial = partials_;
       part.slot = slots + (tensor.row_sharded ? chunks(tensor.owned_begin) : 0);
@@ -32,13 +34,13 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
   first_slot_.push_back(slots);
   squares_.resize(slots + 1);  // the flag is after them
   by_tensor_.resize(arena.size() + 1);
+  table_ = table_in_space<Exec>("sestina::squares of these", table);
   values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes) + 1);
 }
 
 template <class Exec, class T>
 std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
-  for (const Part& part : parts_)
-    squares_of_chunks<Exec, Acc<T>>(exec, part.gradient, part.chunk, values_.at(part.partial, part.chunks));
+  squares_of_chunks<Exec, Acc<T>>(exec, table_, values_.at(0, partials_));
   values_.fetch(exec, "norm");
   std::fill(squares_.begin(), squares_.end(), 0.0);
   for (const Part& part : parts_)

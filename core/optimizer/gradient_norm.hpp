@@ -5,6 +5,7 @@
 
 #include "core/layout/arena.hpp"
 #include "kernels/blas/host_values.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 
@@ -36,15 +37,14 @@ class GradientNorm {
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
-  struct Part {  // an owned range of chunks
-    Vector<const Acc<T>, Exec> gradient;
-    std::size_t chunk = 0, chunks = 0;  // elements of one chunk; number of chunks
-    std::size_t partial = 0;            // place in values_
-    std::size_t slot = 0;               // first place in squares_
+  struct Part {                           // an owned range of chunks
+    std::size_t partial = 0, chunks = 0;  // first place in values_; number of chunks
+    std::size_t slot = 0;                 // first place in squares_
     bool row_sharded = false;
   };
   std::vector<Part> parts_;
-  std::vector<std::size_t> first_slot_;  // by tensor, and one after the last
+  Kokkos::View<ChunkedVector<Acc<T>>*, typename Exec::memory_space> table_;  // of the parts: one launch sums them all
+  std::vector<std::size_t> first_slot_;                                      // by tensor, and one after the last
   std::vector<double> squares_, by_tensor_;
   std::size_t partials_ = 0;
   HostValues<Exec> values_;  // (partials_ + notes + 1), the flag last

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <limits>
+#include <vector>
 
 #include "kernels/blas/exec.hpp"
 
@@ -10,6 +11,15 @@ namespace sestina {
 // Host memory that the space copies from and to without stopping the calling thread: pinned where it has its own.
 template <class Exec>
 using HostSide = std::conditional_t<is_host<Exec>, Kokkos::HostSpace, Kokkos::SharedHostPinnedSpace>;
+
+// Returns a table of plain structs in the memory of the space. Fences.
+template <class Exec, class Entry>
+Kokkos::View<Entry*, typename Exec::memory_space> table_in_space(const char* label, const std::vector<Entry>& entries) {
+  Kokkos::View<Entry*, typename Exec::memory_space> table(label, entries.size());
+  Kokkos::deep_copy(
+      table, Kokkos::View<const Entry*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>(entries.data(), entries.size()));
+  return table;
+}
 
 template <class Exec>
 class HostValues {

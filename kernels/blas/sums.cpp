@@ -29,39 +29,59 @@ KOKKOS_INLINE_FUNCTION double chunk_sum(const T* x, std::size_t n) {
   return partial[0];
 }
 
-// Sets partial (chunks) to the sum of each chunk of x. On the host one thread sums a chunk in the order of chunk_sum;
-template <class Term, class Exec, class T>
-void sum_chunks_on_host(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
-  const Kokkos::RangePolicy<Exec> chunks(exec, 0, partial.extent(0));
-  Kokkos::parallel_for("reduce_chunks", chunks, [=](std::size_t chunk) {
-    const std::size_t begin = chunk * length;
-    partial(chunk) = chunk_sum<Term>(x.data() + begin, std::min(length, x.extent(0) - begin));
-  });
+// Sets partial(c) to the sum of x.values[begin, begin + count), x being what chunk_at(c) gives. On the host one thread
+// sums a chunk in the order of chunk_sum; on a device one team does, whose order is fixed by its size.
+template <class T>
+struct Chunk {
+  const T* x;
+  std::size_t count;
+};
+template <class Term, class Exec, class ChunkAt>
+void sum_each_chunk(const Exec& exec, const ChunkAt& chunk_at, Vector<double, Exec> partial) {
+  if constexpr (is_host<Exec>) {
+    const Kokkos::RangePolicy<Exec> chunks(exec, 0, partial.extent(0));
+    Kokkos::parallel_for("reduce_chunks", chunks, [=](std::size_t number) {
+      const auto chunk = chunk_at(number);
+      partial(number) = chunk_sum<Term>(chunk.x, chunk.count);
+    });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Exec>;
+    const Teams teams(exec, static_cast<int>(partial.extent(0)), sum_team<Exec>);
+    Kokkos::parallel_for(
+        "reduce_chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          const auto chunk = chunk_at(static_cast<std::size_t>(team.league_rank()));
+          double total = 0;
+          Kokkos::parallel_reduce(
+              Kokkos::TeamThreadRange(team, chunk.count),
+              [&](std::size_t i, double& result) { result += Term::of(static_cast<double>(chunk.x[i])); }, total);
+          if (team.team_rank() == 0) partial(team.league_rank()) = total;
+        });
+  }
 }
 
-// on a device one team does, whose order is fixed by its size.
-template <class Term, class Exec, class T>
-void sum_chunks_on_device(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
-  using Teams = Kokkos::TeamPolicy<Exec>;
-  const Teams teams(exec, static_cast<int>(partial.extent(0)), sum_team<Exec>);
-  Kokkos::parallel_for(
-      "reduce_chunks", teams, KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-        const std::size_t begin = team.league_rank() * length;
-        const std::size_t count = Kokkos::min(length, x.extent(0) - begin);
-        double total = 0;
-        Kokkos::parallel_reduce(
-            Kokkos::TeamThreadRange(team, count),
-            [&](std::size_t i, double& result) { result += Term::of(static_cast<double>(x(begin + i))); }, total);
-        if (team.team_rank() == 0) partial(team.league_rank()) = total;
-      });
-}
+template <class T>
+struct ChunksOfOne {
+  const T* x;
+  std::size_t n, length;
+  KOKKOS_INLINE_FUNCTION Chunk<T> operator()(std::size_t number) const {
+    const std::size_t begin = number * length;
+    return {x + begin, Kokkos::min(length, n - begin)};
+  }
+};
+
+template <class T>
+struct ChunksOfTable {
+  const ChunkedVector<T>* table;
+  std::size_t entries;
+  KOKKOS_INLINE_FUNCTION Chunk<T> operator()(std::size_t number) const {
+    const ChunkedVector<T>& vector = entry_with(table, entries, number);
+    return ChunksOfOne<T>{vector.values, vector.elements, vector.chunk}(number - vector.first);
+  }
+};
 
 template <class Term, class Exec, class T>
 void sum_chunks(const Exec& exec, Vector<const T, Exec> x, std::size_t length, Vector<double, Exec> partial) {
-  if constexpr (is_host<Exec>)
-    sum_chunks_on_host<Term, Exec, T>(exec, x, length, partial);
-  else
-    sum_chunks_on_device<Term, Exec, T>(exec, x, length, partial);
+  sum_each_chunk<Term, Exec>(exec, ChunksOfOne<T>{x.data(), x.extent(0), length}, partial);
 }
 
 template <class Term, class Exec, class T>
@@ -124,6 +144,12 @@ void squares_of_chunks(const Exec& exec, Vector<const T, Exec> x, std::size_t ch
 }
 
 template <class Exec, class T>
+void squares_of_chunks(const Exec& exec, Vector<const ChunkedVector<T>, Exec> table, Vector<double, Exec> squares) {
+  if (table.extent(0) == 0) return;
+  sum_each_chunk<Square, Exec>(exec, ChunksOfTable<T>{table.data(), table.extent(0)}, squares);
+}
+
+template <class Exec, class T>
 double sum(const Exec& exec, Vector<const T, Exec> x, Workspace<Exec>& workspace) {
   return reduce<Value, Exec, T>(exec, x, workspace);
 }
@@ -163,8 +189,9 @@ void convert(const Exec& exec, Vector<const From, Exec> x, Vector<To, Exec> y) {
 SESTINA_INSTANTIATE(SESTINA_REDUCE)
 SESTINA_FOR_TYPES(SESTINA_REDUCE, ::sestina::Serial)
 
-#define SESTINA_CHUNK_SQUARES(Exec, T) \
-  template void squares_of_chunks<Exec, T>(const Exec&, Vector<const T, Exec>, std::size_t, Vector<double, Exec>);
+#define SESTINA_CHUNK_SQUARES(Exec, T)                                                                             \
+  template void squares_of_chunks<Exec, T>(const Exec&, Vector<const T, Exec>, std::size_t, Vector<double, Exec>); \
+  template void squares_of_chunks<Exec, T>(const Exec&, Vector<const ChunkedVector<T>, Exec>, Vector<double, Exec>);
 SESTINA_INSTANTIATE(SESTINA_CHUNK_SQUARES)
 
 #define SESTINA_CONVERT_PAIR(Exec, From, To) \

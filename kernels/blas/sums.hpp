@@ -27,6 +27,26 @@ double sum_of_squares(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);
 // fence.
 template <class Exec, class T>
 void squares_of_chunks(const Exec&, Vector<const T, Exec> x, std::size_t chunk, Vector<double, Exec> squares);
+// Does it for several vectors in one launch, for a table of them that lies in the memory of the space, in the order of
+// their chunks: the first one's are squares(0) and on, and all have at least one.
+template <class T>
+struct ChunkedVector {
+  const T* values = nullptr;
+  std::size_t elements = 0, chunk = 0;
+  std::size_t first = 0;  // number of its first chunk
+};
+template <class Exec, class T>
+void squares_of_chunks(const Exec&, Vector<const ChunkedVector<T>, Exec> table, Vector<double, Exec> squares);
+// Returns the entry of a table with this piece: the last one whose `first` is not above it.
+template <class Entry>
+KOKKOS_INLINE_FUNCTION const Entry& entry_with(const Entry* table, std::size_t entries, std::size_t piece) {
+  std::size_t begin = 0, end = entries;
+  while (end - begin > 1) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    (table[middle].first <= piece ? begin : end) = middle;
+  }
+  return table[begin];
+}
 // Returns the sum of x (n).
 template <class Exec, class T>
 double sum(const Exec&, Vector<const T, Exec> x, Workspace<Exec>&);

@@ -1,6 +1,7 @@
 #include "kernels/optimizer/adamw.hpp"
 
 #include "kernels/base/error.hpp"
+#include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -48,7 +49,7 @@ KOKKOS_INLINE_FUNCTION S advance(const Factors<S>& f, S gradient, S weight, S& m
 
 // Elements per thread at a time: on the host long enough to vectorise and to stream, short enough to balance.
 template <class Exec>
-constexpr std::size_t adamw_grain = is_host<Exec> ? 8192 : 1;
+constexpr std::size_t adamw_grain = is_host<Exec> ? adamw_piece : 1;
 
 // Updates n elements in one inner loop over plain pointers, so that the compiler vectorises it. weight may be null.
 template <class Form, class T, class S = Acc<T>>
@@ -83,6 +84,38 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
                                has_weight ? weight.data() + at : nullptr);
         flag_nonfinite(count, master.data() + at, nonfinite);
       });
+}
+
+// On a device a team takes a piece, whose run it looks up once.
+template <class Form, class Exec, class T>
+void run(const Exec& exec, const AdamWStep& step, const Vector<const AdamWRun<T>, Exec>& runs, std::size_t pieces) {
+  const Factors<Acc<T>> f(step);
+  double* const nonfinite = step.nonfinite;
+  const AdamWRun<T>* const table = runs.data();
+  const std::size_t entries = runs.extent(0);
+  const auto update = KOKKOS_LAMBDA(const AdamWRun<T>& of, std::size_t at, std::size_t count) {
+    advance_range<Form, T>(f, count, of.gradient + at, of.master + at, of.m + at, of.v + at,
+                           of.weight != nullptr ? of.weight + at : nullptr);
+    flag_nonfinite(count, of.master + at, nonfinite);
+  };
+  if constexpr (is_host<Exec>) {
+    Kokkos::parallel_for("adamw", Kokkos::RangePolicy<Exec>(exec, 0, pieces), [=](std::size_t piece) {
+      const AdamWRun<T>& of = entry_with(table, entries, piece);
+      const std::size_t at = (piece - of.first) * adamw_piece;
+      update(of, at, Kokkos::min(adamw_piece, of.elements - at));
+    });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Exec>;
+    Kokkos::parallel_for(
+        "adamw", Teams(exec, static_cast<int>(pieces), sum_team<Exec>),
+        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          const auto piece = static_cast<std::size_t>(team.league_rank());
+          const AdamWRun<T>& of = entry_with(table, entries, piece);
+          const std::size_t at = (piece - of.first) * adamw_piece;
+          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(adamw_piece, of.elements - at)),
+                               [&](std::size_t i) { update(of, at + i, 1); });
+        });
+  }
 }
 
 template <class Form, class Exec, class T>
@@ -123,6 +156,11 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
 }
 
 template <class Exec, class T>
+void adamw(const Exec& exec, const AdamWStep& step, Vector<const AdamWRun<T>, Exec> runs, std::size_t pieces) {
+  if (pieces > 0) run_form<Exec, T>(exec, step, runs, pieces);
+}
+
+template <class Exec, class T>
 void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
            const CodedMoments<Exec>& moments, Vector<T, Exec> weight) {
   const std::size_t n = gradient.extent(0);
@@ -135,6 +173,7 @@ void adamw(const Exec& exec, const AdamWStep& step, Vector<const Acc<T>, Exec> g
 #define SESTINA_ADAMW(Exec, T)                                                                                  \
   template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
                                Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>);                    \
+  template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const AdamWRun<T>, Exec>, std::size_t);    \
   template void adamw<Exec, T>(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
                                const CodedMoments<Exec>&, Vector<T, Exec>);
 SESTINA_INSTANTIATE(SESTINA_ADAMW)

@@ -27,6 +27,20 @@ template <class Exec, class T>
 void adamw(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
            Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight);
 
+// Updates several runs of elements in one launch, for a table of them that lies in the memory of the space. Each is cut
+// into pieces of adamw_piece elements; first: number of its first one, from 0 on without gaps. pieces: of all. The bits
+// are those of one launch for each run.
+inline constexpr std::size_t adamw_piece = 8192;
+template <class T>
+struct AdamWRun {
+  const Acc<T>* gradient = nullptr;
+  Acc<T>*master = nullptr, *m = nullptr, *v = nullptr;
+  T* weight = nullptr;  // null where the master weights are computed with
+  std::size_t elements = 0, first = 0;
+};
+template <class Exec, class T>
+void adamw(const Exec&, const AdamWStep&, Vector<const AdamWRun<T>, Exec> runs, std::size_t pieces);
+
 // Updates with moments in 8 bits. The step sees the moments before they are rounded. The vectors are (n), row-major.
 template <class Exec, class T>
 void adamw(const Exec&, const AdamWStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "regression"))
 from run_case import tensor_digests  # noqa: E402
 
 LAUNCH = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+SEVERAL = ("tiny_ranks", "tiny_groups", "tiny_moe_ep")  # decks of four ranks
 
 
 def metric_lines(command, folder, ranks, threads):
@@ -73,7 +74,7 @@ def main():
     parser.add_argument("old", type=pathlib.Path)
     parser.add_argument("new", type=pathlib.Path)
     parser.add_argument("--decks", type=pathlib.Path, nargs="*",
-                        help="default: tiny_ranks and tiny_groups on several ranks, all other tiny ones on one")
+                        help="default: tiny ones; those that need several ranks (SEVERAL) on several, all others on one")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
@@ -81,7 +82,7 @@ def main():
     parser.add_argument("--overrides", nargs="*", default=[], metavar="section.key=value")
     arguments = parser.parse_args()
     decks = arguments.decks or [deck for deck in sorted((ROOT / "inputs").glob("tiny_*.toml"))
-                                if (deck.stem in ("tiny_ranks", "tiny_groups")) == (arguments.ranks > 1)]
+                                if (deck.stem in SEVERAL) == (arguments.ranks > 1)]
     sys.exit(0 if all([compare(deck, arguments) for deck in decks]) else 1)
 
 

@@ -6,6 +6,7 @@
 
 #include "core/memory/matrix_state.hpp"
 #include "core/optimizer/base/paged_bytes.hpp"
+#include "kernels/blas/host_values.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/element_rules.hpp"
@@ -72,6 +73,34 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
     state_[i] = Storage(Kokkos::view_alloc(exec, "sestina::" + fields_[i]), numbers);
   codes_ = decltype(codes_)(Kokkos::view_alloc(exec, "sestina::moment_codes"), codes);
   scales_ = decltype(scales_)(Kokkos::view_alloc(exec, "sestina::moment_scales"), scales);
+  make_groups();
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::make_groups() {
+  grouped_.resize(runs_.size());
+  if (options_.rule != ElementRule::adamw) return;
+  std::vector<std::vector<AdamWRun<T>>> tables;
+  for (std::size_t r = 0; r < runs_.size(); ++r) {
+    const Run& run = runs_[r];
+    const OwnedTensor<Exec, T>& tensor = run.tensor;
+    if (run.place.coded || !run.pages.empty() || tensor.gradient.size() == 0) continue;
+    grouped_[r] = true;
+    std::size_t g = 0;
+    while (g < groups_.size() && !runs_[groups_[g].runs.front()].as(tensor, run.rates)) ++g;
+    if (g == groups_.size()) {
+      groups_.emplace_back();
+      tables.emplace_back();
+    }
+    Group& group = groups_[g];
+    group.runs.push_back(r);
+    tables[g].push_back({tensor.gradient.data(), tensor.master.data(), state_of(run, 0).data(), state_of(run, 1).data(),
+                         tensor.weight.size() > 0 ? tensor.weight.data() : nullptr, tensor.gradient.size(),
+                         group.pieces});
+    group.pieces += (tensor.gradient.size() + adamw_piece - 1) / adamw_piece;
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    groups_[g].table = table_in_space<Exec>("sestina::momentum of these", tables[g]);
 }
 
 // A range of a device has 32 bits for its elements.
@@ -193,9 +222,19 @@ void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
 
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
-  for (Run& run : runs_) {
+  for (const Group& group : groups_) {
+    const Moment now = moment_of(runs_[group.runs.front()], t, factor, gradient_scale);
+    for (const std::size_t r : group.runs) {
+      if (now.count == 1 && t > 1) forget(exec, runs_[r]);
+      ++runs_[r].calls;
+    }
+    adamw<Exec, T>(exec, adamw_step(now, runs_[group.runs.front()]), group.table, group.pieces);
+  }
+  for (std::size_t r = 0; r < runs_.size(); ++r) {
+    if (grouped_[r]) continue;
+    Run& run = runs_[r];
     const InUse pinned(run.pages);
-    const Moment now{t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
+    const Moment now = moment_of(run, t, factor, gradient_scale);
     if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
     switch (options_.rule) {
       case ElementRule::adamw:
@@ -213,6 +252,12 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     }
     ++run.calls;
   }
+}
+
+template <class Exec, class T>
+typename AdamW<Exec, T>::Moment AdamW<Exec, T>::moment_of(const Run& run, std::int64_t t, double factor,
+                                                          double gradient_scale) const {
+  return {t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
 }
 
 template <class Exec, class T>
@@ -235,18 +280,24 @@ double AdamW<Exec, T>::bias_correction2(const Moment& now, const Run& run) const
 }
 
 template <class Exec, class T>
-void AdamW<Exec, T>::step_adamw(const Exec& exec, const Moment& now, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
+AdamWStep AdamW<Exec, T>::adamw_step(const Moment& now, const Run& run) {
   auto step = element_step<AdamWStep>(now, run);
   step.bias_correction1 = 1 - std::pow(step.beta1, static_cast<double>(now.count));
   step.bias_correction2 = bias_correction2(now, run);
-  step.eps = tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
+  step.eps = run.tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
   if (options_.momentum_decay) {
     const double mu = look_ahead(now.count), next = look_ahead(now.count + 1), product = product_to(now.count);
     step.looks_ahead = true;
     step.gradient_part = (1 - mu) / (1 - product);
     step.momentum_part = next / (1 - product * next);
   }
+  return step;
+}
+
+template <class Exec, class T>
+void AdamW<Exec, T>::step_adamw(const Exec& exec, const Moment& now, const Run& run) {
+  const OwnedTensor<Exec, T>& tensor = run.tensor;
+  const AdamWStep step = adamw_step(now, run);
   if (run.place.coded) return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(run), tensor.weight);
   adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
 }

@@ -66,6 +66,12 @@ class AdamW {
              own.eps_on_corrected == spec.eps_on_corrected;
     }
   };
+  // Runs that share their numbers and always have their state in memory: one launch updates them all.
+  struct Group {
+    std::vector<std::size_t> runs;
+    Kokkos::View<AdamWRun<T>*, typename Exec::memory_space> table;
+    std::size_t pieces = 0;
+  };
   struct Moment {  // the update that is made, and the updates that a run's state has seen with it
     std::int64_t t = 1, count = 1;
     double factor = 1, gradient_scale = 1;
@@ -76,6 +82,9 @@ class AdamW {
 
   void add_to_runs(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&);
   void add_pieces(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&, const std::vector<FieldSize>&);
+  void make_groups();
+  Moment moment_of(const Run&, std::int64_t t, double factor, double gradient_scale) const;
+  AdamWStep adamw_step(const Moment&, const Run&);
   // These update the tensors of a run; each rule has its own.
   void step_adamw(const Exec&, const Moment&, const Run&);
   void step_lion(const Exec&, const Moment&, const Run&);
@@ -104,6 +113,8 @@ class AdamW {
   std::vector<Place> places_;        // by tensor
   std::vector<std::size_t> run_of_;  // by tensor; the first of its pieces
   std::vector<Run> runs_;
+  std::vector<Group> groups_;        // of AdamW alone
+  std::vector<bool> grouped_;        // by run
   std::vector<std::string> fields_;  // of the rule
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;

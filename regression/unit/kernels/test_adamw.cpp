@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "kernels/blas/host_values.hpp"
 #include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
@@ -73,6 +74,32 @@ TYPED_TEST(AdamWTest, MatchesPlainUpdate) {
         ASSERT_EQ(float(got.weight[i]), rounded) << i;
       }
     }
+}
+
+// One launch for several runs, with and without weights: the same bits as one for each.
+TYPED_TEST(AdamWTest, SeveralRunsAreUpdatedAsEach) {
+  using S = Acc<TypeParam>;
+  const AdamWStep step{0.02, 0.9, 0.95, 1e-8, 0.1, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 0.5};
+  std::vector<Problem<TypeParam>> each, together;
+  for (const std::size_t n : {3, 8192, 20001, 8191}) each.emplace_back(n);
+  together = each;
+  std::vector<AdamWRun<TypeParam>> runs;
+  std::size_t pieces = 0;
+  for (Problem<TypeParam>& one : together) {
+    const bool with_weight = one.n != 20001;
+    runs.push_back({one.gradient.data() + 1, one.master.data() + 1, one.m.data() + 1, one.v.data() + 1,
+                    with_weight ? one.weight.data() + 1 : nullptr, one.n, pieces});
+    pieces += (one.n + adamw_piece - 1) / adamw_piece;
+  }
+  adamw<Host, TypeParam>(Host(), step, table_in_space<Host>("runs", runs), pieces);
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    each[i].run(step, each[i].n != 20001);
+    EXPECT_EQ(together[i].master, each[i].master) << i;
+    EXPECT_EQ(together[i].m, each[i].m) << i;
+    EXPECT_EQ(together[i].v, each[i].v) << i;
+    for (std::size_t k = 0; k < each[i].weight.size(); ++k)
+      ASSERT_EQ(float(together[i].weight[k]), float(each[i].weight[k])) << i << ", " << k;
+  }
 }
 
 TYPED_TEST(AdamWTest, EmptyAndMisfit) {

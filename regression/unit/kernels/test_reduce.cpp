@@ -58,6 +58,27 @@ TYPED_TEST(ReduceTest, BitsDoNotDependOnThreads) {
   EXPECT_EQ(this->total(x, Host(1)), this->total(x));
 }
 
+// One launch for all, with chunks of their own lengths: the same bits as one for each.
+TYPED_TEST(ReduceTest, ChunksOfSeveralVectorsAreThoseOfEach) {
+  using A = Acc<TypeParam>;
+  const std::size_t sizes[] = {1, 700, 4096, 10007}, lengths[] = {1, 700, 512, 4000};
+  std::vector<std::vector<A>> vectors;
+  std::vector<ChunkedVector<A>> table;
+  std::vector<double> each;
+  for (int i = 0; i < 4; ++i) {
+    vectors.push_back(wave<A>(sizes[i]));
+    const std::size_t first = each.size(), chunks = (sizes[i] + lengths[i] - 1) / lengths[i];
+    table.push_back({vectors.back().data(), sizes[i], lengths[i], first});
+    each.resize(first + chunks);
+    squares_of_chunks<Host, A>(Host(), Vector<const A, Host>(vectors.back().data(), sizes[i]), lengths[i],
+                               Vector<double, Host>(each.data() + first, chunks));
+  }
+  std::vector<double> together(each.size(), -1);
+  squares_of_chunks<Host, A>(Host(), table_in_space<Host>("table", table),
+                             Vector<double, Host>(together.data(), together.size()));
+  EXPECT_EQ(together, each);
+}
+
 TYPED_TEST(ReduceTest, NanAndInfinityPropagate) {
   auto x = wave<TypeParam>(5000);
   x[4999] = TypeParam(std::numeric_limits<float>::infinity());
