@@ -310,6 +310,7 @@ template <class Exec, class T>
 std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
   std::vector<StateField> fields = stage_.optimizer().state();
   if (shares_) shares_->add_optimizer_fields(fields);
+  for (StateField& field : stage_.merge_fields(groups_.ranks.all->rank() == 0)) fields.push_back(std::move(field));
   if (sharded_)
     for (StateField& field : sharded_->state()) fields.push_back(std::move(field));
   if (ema_)

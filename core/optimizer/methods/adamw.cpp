@@ -185,7 +185,7 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
 template <class Exec, class T>
 void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
   for (Run& run : runs_) {
-    if (updates_of_state(run.tensor.spec, t) != 1) continue;
+    if (count_at(run, t) != 1) continue;
     const InUse pinned(run.pages);
     forget(exec, run);
   }
@@ -195,7 +195,7 @@ template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
   for (Run& run : runs_) {
     const InUse pinned(run.pages);
-    const Moment now{t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
+    const Moment now{t, count_at(run, t), factor, gradient_scale};
     if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
     switch (options_.rule) {
       case ElementRule::adamw:
