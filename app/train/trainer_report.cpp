@@ -98,7 +98,7 @@ void Trainer::fill_report(RankReport& mine) {
   if (told_.tiers) mine.tiers = take_traffic();
   if (!told_.replicas) return;
   const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
-  mine.replicas = {static_cast<double>(count.bytes.sent), count.drift};
+  mine.replicas = {static_cast<double>(count.bytes.sent), count.blocks > 0 ? count.drift : -1};
 }
 
 // Returns what has moved between memory and the tier since the last call, also for saves and loads.
