@@ -89,6 +89,10 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
   optimizer_ = std::make_unique<Optimizer<Exec, T>>(exec_, tensors_, options, options_.deterministic,
                                                     matrix_index(tensor_specs(whole), options), homed,
                                                     norm_->nonfinite(), workers);
+  if (whole.linear.merge_bound > 0) {
+    early_merges_ = std::make_unique<LayerMerges>(static_cast<std::size_t>(whole.num_hidden_layers), 0);
+    optimizer_->follow_merges(early_merges_.get());
+  }
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
   if (whole.has_experts()) loads_ = std::make_unique<ExpertLoads>(range(), whole.num_experts);
   if (whole.router_bias_rate > 0) router_bias_ = std::make_unique<RouterBias<Exec, T>>(whole, arena_);
@@ -188,6 +192,24 @@ std::vector<StateField> Stage<Exec, T>::trained_fields() const {
     const std::string path = "/model/" + tensor.spec.name;
     fields.push_back(tensor.coded.rows > 0 ? coded_field_of(tensor, path)
                                            : field_of(tensor, path, tensor.master.data()));
+  }
+  return fields;
+}
+
+template <class Exec, class T>
+std::vector<StateField> Stage<Exec, T>::merge_fields(bool saved) const {
+  std::vector<StateField> fields;
+  if (!early_merges_) return fields;
+  for (int layer = range().begin; layer < range().end; ++layer) {
+    StateField field;
+    field.path = fmt::format("/optimizer/model.layers.{}/early_merge", layer);
+    field.dtype = DType::i64;
+    field.shape = {1};
+    field.row_end = 1;
+    field.data = &early_merges_->at(static_cast<std::size_t>(layer));
+    field.saved = saved;
+    field.optional = true;  // a checkpoint of before had no early merges
+    fields.push_back(std::move(field));
   }
   return fields;
 }

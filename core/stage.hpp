@@ -90,6 +90,13 @@ class Stage {
   // Called after update t, with all weights there: where the form of the weights says so, they are merged.
   bool merges_after(std::int64_t t) const { return sestina::merges_after(model_.config(), t); }
   void merge_if_due(std::int64_t t) { sestina::merge_if_due<Exec, T>(model_, weights_, options_.seed, t); }
+  // Merges a layer after update t out of turn (model.linear.merge_bound): its optimizer's state starts over.
+  void merge_early(int layer, std::int64_t t) {
+    sestina::merge_early<Exec, T>(model_, weights_, layer, options_.seed, t);
+    early_merges_->at(static_cast<std::size_t>(layer)) = t;
+  }
+  // Returns "/optimizer/model.layers.<l>/early_merge" of the layers here; none without model.linear.merge_bound.
+  std::vector<StateField> merge_fields(bool saved) const;
   // Sets weights in another form than dense, by the names of the dense ones, from whole ones in host memory. Fences.
   void set_dense(const std::string& weight, const Acc<T>* host);
 
@@ -131,6 +138,7 @@ class Stage {
   std::unique_ptr<AccumulationTree<Exec, T>> tree_;
   std::unique_ptr<GradientNorm<Exec, T>> norm_;
   std::unique_ptr<Optimizer<Exec, T>> optimizer_;
+  std::unique_ptr<LayerMerges> early_merges_;         // only with model.linear.merge_bound
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;          // only with optimizer.qk_clip
   std::unique_ptr<ExpertLoads> loads_;                // only with experts
   std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate

@@ -75,4 +75,15 @@ RotationLines gather_rotations(Communicator& world, const std::vector<PipelineSt
   return all;
 }
 
+std::vector<EarlyMerge> gather_early_merges(Communicator& world, const std::vector<PipelineStage*>& stages) {
+  nlohmann::json mine = nlohmann::json::array();
+  for (PipelineStage* stage : stages)
+    for (const EarlyMerge& merge : stage->early_merges()) mine.push_back({merge.layer, merge.weight, merge.largest_q});
+  std::vector<EarlyMerge> all;
+  for (const std::string& text : world.all_gather(mine.dump()))
+    for (const nlohmann::json& merge : nlohmann::json::parse(text))
+      all.push_back({merge.at(0).get<int>(), merge.at(1).get<std::string>(), merge.at(2).get<double>()});
+  return all;
+}
+
 }  // namespace sestina

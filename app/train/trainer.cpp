@@ -157,9 +157,12 @@ ExitCode Trainer::run() {
     const bool evaluates = due(options_.metrics.eval_every), saves = save_voted_ || due(options_.checkpoint.every);
     const bool measured = due(options_.metrics.updates_every), proves = measured || (updated && !proved_);
     const bool turned = due(options_.metrics.rotations_every);
-    if (evaluates || saves || proves || turned) finish_steps();
+    const LinearOptions& linear = options_.model.linear;
+    const bool looks = linear.merge_bound > 0 && due(linear.merge_bound_every);
+    if (evaluates || saves || proves || turned || looks) finish_steps();
     if (proves) prove_updates(measured);
     if (turned) write_rotations();
+    if (looks) note_early_merges();
     if (evaluates) evaluate();
     if (saves) save();
     drain_events();

@@ -117,6 +117,7 @@ class Trainer final {
   void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
   void write_rotations();         // and notes those above their bound; collective
+  void note_early_merges();       // collective
   void prove_updates(bool due);   // after an update, with all steps finished; due: writes its lines; collective
   void fill_report(RankReport&);  // fills in this rank's step that ends now
   void fill_energy(RankStep&);

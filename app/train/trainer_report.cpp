@@ -98,7 +98,7 @@ void Trainer::fill_report(RankReport& mine) {
   if (told_.tiers) mine.tiers = take_traffic();
   if (!told_.replicas) return;
   const CoherenceCount count = executor_.take_coherence();  // includes synchronisations for evaluations and saves
-  mine.replicas = {static_cast<double>(count.bytes.sent), count.drift};
+  mine.replicas = {static_cast<double>(count.bytes.sent), count.blocks > 0 ? count.drift : -1};
 }
 
 // Returns what has moved between memory and the tier since the last call, also for saves and loads.
@@ -191,6 +191,19 @@ void Trainer::write_rotations() {
                      all.furthest, all.largest_q, bound, worst_defect(all.lines)),
          step_);
   turned_far_ = far;
+}
+
+// Each layer is on one stage, all of whose ranks tell of it.
+void Trainer::note_early_merges() {
+  std::map<int, EarlyMerge> merges;
+  for (EarlyMerge& merge : gather_early_merges(runtime_.world(), executor_.runs())) merges[merge.layer] = merge;
+  for (const auto& [layer, merge] : merges) {
+    const std::string what =
+        fmt::format("{} is turned by ||Q|| = {:.3g}, above model.linear.merge_bound = {}: layer {} is merged early",
+                    merge.weight, merge.largest_q, options_.model.linear.merge_bound, layer);
+    if (runtime_.is_first()) spdlog::info("step {}: {}", step_, what);
+    metrics_.event(step_, "merge", what);
+  }
 }
 
 void Trainer::write_diagnostics() {

@@ -191,12 +191,17 @@ Json to_json(const RunPlan& run) {
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
   out["updates"] = updates_json(plan);
   out.update(ownership_json(run));
-  if (const CoherencePlan& coherence = plan.coherence; coherence.blocks > 0)
+  if (const CoherencePlan& coherence = plan.coherence; coherence.blocks > 0) {
     out["coherence"] = {{"matrices", coherence.blocks},
                         {"bytes", coherence.synchronisation.sent},
                         {"between_nodes_bytes", coherence.synchronisation.between_nodes},
                         {"synchronisations_per_update", coherence.synchronisations},
                         {"bytes_per_update", coherence.bytes_per_update()}};
+    if (coherence.sketches > 0) {
+      out["coherence"]["sketch_bytes"] = coherence.sketch.sent;
+      out["coherence"]["sketches_per_update"] = coherence.sketches;
+    }
+  }
   out.update({{"flops_per_token", run.flops_per_token},
               {"flops_per_step", run.flops_per_step},
               {"tokens_per_step", run.tokens_per_step},

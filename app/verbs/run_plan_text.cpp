@@ -232,6 +232,11 @@ void print_coherence(const RunPlan& run) {
   const auto bytes = [](double n) { return with_unit(n, "B"); };
   fmt::print("coherence   {} replicated matrices, in the mean {:.4g} synchronisations of each in an update\n",
              coherence.blocks, coherence.synchronisations);
+  if (coherence.sketches > 0)
+    fmt::print(
+        "            and those that drift starts; all ranks send {} for a look at the drift of all, in {:.4g} of "
+        "the updates at most\n",
+        bytes(static_cast<double>(coherence.sketch.sent)), coherence.sketches);
   fmt::print("            all ranks send {} for one of all, {} of it between nodes; {} per update in the mean\n\n",
              bytes(static_cast<double>(coherence.synchronisation.sent)),
              bytes(static_cast<double>(coherence.synchronisation.between_nodes)), bytes(coherence.bytes_per_update()));

@@ -26,7 +26,11 @@ struct LinearOptions {
   enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
   bool staggered = false;  // merge_phase: layer l merges at updates t with (t + l) mod merge_every = 0, not all at once
-  bool residual = false;   // the base in bf16 has a byte next to each value, which keeps what merges would round away
+  // The ||Q||_2 of a rotation above which its layer is merged early (0: never), and the updates from one look to the
+  // next.
+  double merge_bound = 0;
+  std::int64_t merge_bound_every = 10;
+  bool residual = false;  // the base in bf16 has a byte next to each value, which keeps what merges would round away
   // Parts of the side that tensor parallelism cuts; no permutation and no block of a rotation leaves its part. The
   // model of one rank has its own parts, and the number of the first of them among all.
   std::int64_t shards = 1, first_shard = 0;

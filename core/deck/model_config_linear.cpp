@@ -12,6 +12,7 @@ namespace {
 
 constexpr DeckRange count{.min = 1, .max = 1 << 24};
 constexpr const char* state_bits_key = "model.linear.state_bits";
+constexpr const char* merge_bound_key = "model.linear.merge_bound";
 
 void read_poet(Deck& deck, LinearOptions& o) {
   using Variant = LinearOptions::Variant;
@@ -20,6 +21,8 @@ void read_poet(Deck& deck, LinearOptions& o) {
   o.block_size = deck.integer("model.linear.block_size", o.block_size, {.min = 2, .max = 1 << 14});
   o.merge_every = deck.integer("model.linear.merge_every", o.merge_every, count);
   o.staggered = deck.choice("model.linear.merge_phase", "together", {"together", "staggered"}) == "staggered";
+  o.merge_bound = deck.number(merge_bound_key, 0, not_negative);
+  if (o.merge_bound > 0) o.merge_bound_every = deck.integer("model.linear.merge_bound_every", 10, count);
   o.even = deck.choice("model.linear.cnp", "paper", {"paper", "even"}) == "even";
   o.lr_factor = deck.number("model.linear.lr_factor", o.lr_factor, not_negative);
   const std::string init =
@@ -36,6 +39,11 @@ void read_poet(Deck& deck, LinearOptions& o) {
     deck.error("model.linear.clip_warmup_steps",
                "conflicts with model.linear.merge_phase = \"staggered\": layers merge one after another, and the "
                "threshold is one for all",
+               "0");
+  if (o.merge_bound > 0 && o.clip_warmup_steps > 0)
+    deck.error("model.linear.clip_warmup_steps",
+               fmt::format("conflicts with {}: a layer is merged early by itself, and the threshold is one for all",
+                           merge_bound_key),
                "0");
   if (o.variant != Variant::xq) return;
   o.group_size = deck.integer("model.linear.group_size", o.group_size, {.min = 2, .max = 1 << 16});
@@ -184,6 +192,11 @@ void require_form_fits(Deck& deck, const Options& options) {
     deck.error("model.linear.merge_phase",
                "conflicts with parallel.schedule = \"async-1f1b\", whose pipeline runs empty for each merge",
                "together");
+  if (o.merge_bound > 0 && options.parallel.schedule == ParallelOptions::Schedule::async_1f1b)
+    deck.error(merge_bound_key,
+               "conflicts with parallel.schedule = \"async-1f1b\", whose pipeline has to run empty for a merge: when "
+               "the norm is known, micro-batches under the old weights are in flight",
+               "0");
   if (options.optimizer.qk_clip > 0)
     deck.error("optimizer.qk_clip", fmt::format("scales weights that {} keeps frozen", form), "0");
 }

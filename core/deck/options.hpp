@@ -131,6 +131,7 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   int workers = 1, priority = 0;       // threads in addition to those that compute; added to their nice value
   std::vector<int> cores;              // cores that they may run on; empty: any
   std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp
+  double coherence_drift = 0;          // relative distance of weights that replicas may drift; 0: no bound
   double timeout = 45;                 // seconds that an update waits for a result that must be there
   // Tiers (MatrixOptions): the folder of the store on NVMe ("": in the run directory), the largest number of bytes of
   // preconditioners at a time in the memory of a device (0: as few as work takes), in that of the host (0: the same,

@@ -40,10 +40,11 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
                        *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority",
-                       *coherence = "optimizer.refresh.coherence_every", *snapshot = "optimizer.refresh.snapshot";
+                       *coherence = "optimizer.refresh.coherence_every", *drift = "optimizer.refresh.coherence_drift",
+                       *snapshot = "optimizer.refresh.snapshot";
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
-    for (const char* key : {late, visibility, workers, cores, priority, coherence, snapshot})
+    for (const char* key : {late, visibility, workers, cores, priority, coherence, drift, snapshot})
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key with mode = \"inline\"");
     return;
   }
@@ -70,10 +71,13 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))
     refresh.cores.push_back(static_cast<int>(core));
   refresh.priority = static_cast<int>(deck.integer(priority, 0, {.min = 0, .max = 19}));
-  if (matrix.refresh_eager)  // with fixed visibility replicas never differ
+  if (matrix.refresh_eager) {  // with fixed visibility replicas never differ
     refresh.coherence_every = deck.integer(coherence, 0, {.min = 0, .max = 1000000000});
-  else
-    refuse(deck, coherence,
+    refresh.coherence_drift = deck.number(drift, 0, not_negative);
+    return;
+  }
+  for (const char* key : {coherence, drift})
+    refuse(deck, key,
            "needs optimizer.refresh.visibility = \"eager\": replicas that see results at the same time do not drift",
            "no such key with visibility = \"fixed\"");
 }

@@ -25,6 +25,7 @@ TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, c
   spec.lr_factor = o.lr_factor;
   spec.reset_every = o.merge_every;
   spec.reset_phase = merge_phase(o, dense.layer);
+  spec.resets_early = o.merge_bound > 0;
   spec.never_decays = true;
   spec.eps_on_corrected = o.eps_on_corrected;
   spec.coded_state = o.state_bits == 8;

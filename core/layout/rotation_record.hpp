@@ -44,8 +44,18 @@ struct RotationRecord {
   RotationMeasure measure = {};
 };
 
-// Returns the bytes on a host of the scratch in which a weight (out, in) of this rank is measured, 0 for one in another
-// form.
-std::size_t host_rotation_scratch(const LinearOptions&, const FormShape&, TensorCut);
+// A merge of a layer that came early (model.linear.merge_bound), and the weight of the layer that was turned furthest.
+struct EarlyMerge {
+  int layer = 0;
+  std::string weight;    // HF name of the dense weight
+  double largest_q = 0;  // its ||Q||_2, as in RotationMeasure
+};
+
+// What a look at rotations is for: their norms alone, or all that a RotationMeasure has.
+enum class RotationLook { norm, all };
+
+// Returns the bytes on a host of the scratch in which a weight (out, in) of this rank is looked at, 0 for one in
+// another form.
+std::size_t host_rotation_scratch(const LinearOptions&, const FormShape&, TensorCut, RotationLook);
 
 }  // namespace sestina

@@ -2,6 +2,7 @@
 // model's specs says here what others need to know, so that nobody asks a name what it means. Names and shapes are HF's
 // and global. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -75,6 +76,7 @@ struct TensorSpec {
   // starts over (0: never), the first time by the phase earlier.
   double lr_factor = 1;
   std::int64_t reset_every = 0, reset_phase = 0;
+  bool resets_early = false;  // and after an early merge of its layer (LayerMerges)
   bool never_decays = false, eps_on_corrected = true;
   bool coded_state = false;  // of a vector: AdamW keeps its moments in 8 bits
   int expert = -1;           // number of the expert whose weight this is; -1: every token's
@@ -94,6 +96,13 @@ inline std::int64_t updates_of_state(std::int64_t reset_every, std::int64_t t, s
 }
 inline std::int64_t updates_of_state(const TensorSpec& spec, std::int64_t t) {
   return updates_of_state(spec.reset_every, t, spec.reset_phase);
+}
+// The update after which each layer of the whole model was merged early for the last time; 0: never.
+using LayerMerges = std::vector<std::int64_t>;
+// The same where layers may have been merged early; null: none can.
+inline std::int64_t updates_of_state(std::int64_t plain, std::int64_t t, int layer, const LayerMerges* early) {
+  if (early == nullptr || layer < 0 || (*early)[static_cast<std::size_t>(layer)] == 0) return plain;
+  return std::min(plain, t - (*early)[static_cast<std::size_t>(layer)]);
 }
 // Returns the type in which a tensor is kept, a trained one by its master if it has one, for these bytes of a type.
 DType kept_as(const TensorSpec&, std::size_t compute, std::size_t accumulate);

@@ -57,6 +57,9 @@ std::int64_t updates_between_merges(const LinearOptions&);  // 0: the weights ar
 // Returns the number (from 1) of the merge of this layer after update t, 0: none.
 std::int64_t merge_after(const LinearOptions&, int layer, std::int64_t t);
 
+// Returns the number of an early merge after update t: a function of t alone, apart from those of merge_after().
+constexpr std::int64_t early_merge_number(std::int64_t t) { return (std::int64_t{1} << 40) + t; }
+
 inline constexpr int most_parts = 7;  // largest number of parts of a weight in any form
 
 // Returns whether the passes of an update add up what the gradients of such weights are made of, rather than the

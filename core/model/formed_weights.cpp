@@ -91,6 +91,14 @@ void merge_if_due(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, 
 }
 
 template <class Exec, class T>
+void merge_early(Transformer<Exec, T>& model, const Weights<Exec, T>& weights, int layer, std::uint64_t seed,
+                 std::int64_t t) {
+  for_each_formed(weights, [&](const FormedWeight& w) {
+    if (w.layer == layer) model.merge(w, seed, early_merge_number(t));
+  });
+}
+
+template <class Exec, class T>
 void initialise_formed(const Exec& exec, Transformer<Exec, T>& model, const Arena<Exec, T>& arena,
                        const Weights<Exec, T>& weights, std::uint64_t seed) {
   const ModelConfig& config = model.config();
@@ -143,38 +151,62 @@ const FormedWeight& find_formed(const Weights<Exec, T>& weights, const std::stri
   return *found;
 }
 
-std::size_t host_rotation_scratch(const LinearOptions& linear, const FormShape& shape, TensorCut cut) {
+std::size_t host_rotation_scratch(const LinearOptions& linear, const FormShape& shape, TensorCut cut,
+                                  RotationLook look) {
   if (linear.is_dense()) return 0;
-  return bytes_taken<Host>(
-      [&](Workspace<Host>& counter) { linear_form<Host, float>(linear).declare_measure(counter, linear, shape, cut); });
+  return bytes_taken<Host>([&](Workspace<Host>& counter) {
+    linear_form<Host, float>(linear).declare_measure(counter, linear, shape, cut, look);
+  });
 }
 
 template <class Exec, class T>
 RotationMeter<Exec, T>::RotationMeter(const Exec& exec, const LinearOptions& here, const Weights<Exec, T>& weights,
-                                      const RotationShare& share)
+                                      const RotationShare& share, RotationLook look)
     : share_(share), solver_(exec) {
   workspace_ = Workspace<Exec>(bytes_taken<Exec>([&](Workspace<Exec>& counter) {
     for_each_formed(weights, [&](const FormedWeight& w) {
       const FormShape shape{0, static_cast<std::size_t>(w.rows), static_cast<std::size_t>(w.cols), sizeof(T),
                             sizeof(Acc<T>)};
-      linear_form<Exec, T>(here).declare_measure(counter, here, shape, w.cut);
+      linear_form<Exec, T>(here).declare_measure(counter, here, shape, w.cut, look);
     });
   }));
 }
 
 template <class Exec, class T>
-void RotationMeter<Exec, T>::measure(Transformer<Exec, T>& model, const Weights<Exec, T>& weights) {
-  records_.clear();
+template <class Use>
+int RotationMeter<Exec, T>::for_each_own(const Weights<Exec, T>& weights, const Use& use) const {
   int number = 0;
   for_each_formed(weights, [&](const FormedWeight& w) {
     const bool told_elsewhere = w.cut == TensorCut::none && share_.tp_rank > 0;
-    if (number++ % share_.dp != share_.dp_rank || told_elsewhere) return;
+    if (number % share_.dp == share_.dp_rank && !told_elsewhere) use(w, number);
+    ++number;
+  });
+  return number;
+}
+
+template <class Exec, class T>
+void RotationMeter<Exec, T>::measure(Transformer<Exec, T>& model, const Weights<Exec, T>& weights) {
+  records_.clear();
+  for_each_own(weights, [&](const FormedWeight& w, int) {
     records_.push_back({w.name, model.measure(w, workspace_, solver_)});
   });
 }
 
+template <class Exec, class T>
+std::vector<double> RotationMeter<Exec, T>::norms(Transformer<Exec, T>& model, const Weights<Exec, T>& weights) {
+  std::vector<double> found;
+  const int count = for_each_own(weights, [&](const FormedWeight& w, int number) {
+    found.resize(static_cast<std::size_t>(number) + 1, 0);
+    found.back() = std::fmax(0, model.largest_rotation(w, workspace_));  // a NaN becomes 0
+  });
+  found.resize(static_cast<std::size_t>(count), 0);
+  return found;
+}
+
 #define SESTINA_FORMED(Exec, T)                                                                                     \
   template void merge_if_due<Exec, T>(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t, std::int64_t); \
+  template void merge_early<Exec, T>(Transformer<Exec, T>&, const Weights<Exec, T>&, int, std::uint64_t,            \
+                                     std::int64_t);                                                                 \
   template void initialise_formed<Exec, T>(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&,               \
                                            const Weights<Exec, T>&, std::uint64_t);                                 \
   template void set_dense<Exec, T>(const Exec&, Transformer<Exec, T>&, const Arena<Exec, T>&, const FormedWeight&,  \

@@ -15,6 +15,9 @@ bool merges_after(const ModelConfig&, std::int64_t t);
 // All weights must be there, on every rank.
 template <class Exec, class T>
 void merge_if_due(Transformer<Exec, T>&, const Weights<Exec, T>&, std::uint64_t seed, std::int64_t t);
+// Merges the weights of one layer after update t, whatever the schedule of merges says.
+template <class Exec, class T>
+void merge_early(Transformer<Exec, T>&, const Weights<Exec, T>&, int layer, std::uint64_t seed, std::int64_t t);
 
 // Sets the dense weights that a run begins with: as those of a dense model, normal(0, initializer_range) from (seed, HF
 // name, index); with init = "normalized" each row is divided by its length, with "uniform-spectrum" all singular values
@@ -46,14 +49,21 @@ struct RotationShare {
 template <class Exec, class T>
 class RotationMeter {
  public:
-  RotationMeter(const Exec&, const LinearOptions& here, const Weights<Exec, T>&, const RotationShare&);
+  RotationMeter(const Exec&, const LinearOptions& here, const Weights<Exec, T>&, const RotationShare&, RotationLook);
 
   // Called after an update, before its merges, with all weights there. Fences.
   void measure(Transformer<Exec, T>&, const Weights<Exec, T>&);
-  // Those of the last call.
+  // Returns ||Q||_2 of the weights of this stage, in their order: 0 for one that another rank measures, or whose norm
+  // is not a number. Fences.
+  std::vector<double> norms(Transformer<Exec, T>&, const Weights<Exec, T>&);
+  // Those of the last measure().
   const std::vector<RotationRecord>& records() const { return records_; }
 
  private:
+  // Calls use(weight, its number) for those that this rank measures; returns how many there are.
+  template <class Use>
+  int for_each_own(const Weights<Exec, T>&, const Use&) const;
+
   RotationShare share_;
   Workspace<Exec> workspace_;
   Solver<Exec> solver_;

@@ -38,7 +38,10 @@ class LinearForm {
   virtual RotationMeasure measure(Context<Exec>&, const FormedWeight&, Workspace<Exec>&, Solver<Exec>&) const {
     return {};
   }
-  virtual void declare_measure(Workspace<Exec>&, const LinearOptions& /*here*/, const FormShape&, TensorCut) const {}
+  // Returns the largest_q of such a measure alone. Fences.
+  virtual double largest_rotation(Context<Exec>&, const FormedWeight&, Workspace<Exec>&) const { return 0; }
+  virtual void declare_measure(Workspace<Exec>&, const LinearOptions& /*here*/, const FormShape&, TensorCut,
+                               RotationLook) const {}
 };
 
 // Returns the form by its name in the model's options, which must not be dense.

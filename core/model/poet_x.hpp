@@ -95,7 +95,10 @@ void poet_merge(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<
 template <class Exec, class T>
 RotationMeasure poet_measure(const ProductSpace<Exec>&, Solver<Exec>&, const PoetOptions&, const ShardedSides& shards,
                              const PoetWeight<Exec, T>&);
+// Returns the largest ||Q||_2 of its blocks alone, as that measure has it. Fences.
+template <class Exec, class T>
+double poet_largest_rotation(const ProductSpace<Exec>&, const PoetOptions&, const PoetWeight<Exec, T>&);
 template <class Exec>
-void declare_poet_measure(Workspace<Exec>&, const LinearOptions& here, const FormShape&, TensorCut);
+void declare_poet_measure(Workspace<Exec>&, const LinearOptions& here, const FormShape&, TensorCut, RotationLook);
 
 }  // namespace sestina

@@ -80,9 +80,12 @@ class PoetLinear final : public LinearForm<Exec, T> {
     return poet_measure<Exec, T>({c.exec, c.gemm, workspace}, solver, setting(c),
                                  sharded_sides(c.config().linear, w.cut), weight(c, w));
   }
-  void declare_measure(Workspace<Exec>& workspace, const LinearOptions& here, const FormShape& shape,
-                       TensorCut cut) const override {
-    declare_poet_measure<Exec>(workspace, here, shape, cut);
+  double largest_rotation(Context<Exec>& c, const FormedWeight& w, Workspace<Exec>& workspace) const override {
+    return poet_largest_rotation<Exec, T>({c.exec, c.gemm, workspace}, setting(c), weight(c, w));
+  }
+  void declare_measure(Workspace<Exec>& workspace, const LinearOptions& here, const FormShape& shape, TensorCut cut,
+                       RotationLook look) const override {
+    declare_poet_measure<Exec>(workspace, here, shape, cut, look);
   }
 
  private:

@@ -136,14 +136,16 @@ struct SpectrumParts {
 
 template <class Exec>
 void declare_poet_measure(Workspace<Exec>& workspace, const LinearOptions& linear, const FormShape& shape,
-                          TensorCut cut) {
+                          TensorCut cut, RotationLook look) {
   const std::size_t wide = std::max(shape.out, shape.in), b = static_cast<std::size_t>(linear.block_size);
   const std::size_t dense = shape.out * shape.in;
   {
     auto frame = workspace.frame();
-    for (int piece = 0; piece < 6; ++piece) workspace.template take<std::byte>(wide * b * shape.accumulate);
+    const int pieces = look == RotationLook::norm ? 2 : 6;
+    for (int piece = 0; piece < pieces; ++piece) workspace.template take<std::byte>(wide * b * shape.accumulate);
     workspace.template take<double>(wide / b);
   }
+  if (look == RotationLook::norm) return;
   auto frame = workspace.frame();
   workspace.template take<std::byte>(dense * shape.accumulate);
   {
@@ -157,6 +159,13 @@ void declare_poet_measure(Workspace<Exec>& workspace, const LinearOptions& linea
   workspace.template take<double>(k * k);
   workspace.template take<double>(k);
   Solver<Exec>::template declare_eigh<double>(workspace, k);
+}
+
+template <class Exec, class T>
+double poet_largest_rotation(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w) {
+  using A = Acc<T>;
+  return larger_or_nan(largest_skew<Exec, A>(s, w.rows(), options.block, Vector<const A, Exec>(w.rotation_out)),
+                       largest_skew<Exec, A>(s, w.cols(), options.block, Vector<const A, Exec>(w.rotation_in)));
 }
 
 template <class Exec, class T>
@@ -189,10 +198,13 @@ RotationMeasure poet_measure(const ProductSpace<Exec>& s, Solver<Exec>& solver, 
   return measure;
 }
 
-#define SESTINA_POET_MEASURE_SPACE(Exec) \
-  template void declare_poet_measure<Exec>(Workspace<Exec>&, const LinearOptions&, const FormShape&, TensorCut);
+#define SESTINA_POET_MEASURE_SPACE(Exec)                                                                        \
+  template void declare_poet_measure<Exec>(Workspace<Exec>&, const LinearOptions&, const FormShape&, TensorCut, \
+                                           RotationLook);
 SESTINA_INSTANTIATE_SPACES(SESTINA_POET_MEASURE_SPACE)
 #define SESTINA_POET_MEASURE(Exec, T)                                                                          \
+  template double poet_largest_rotation<Exec, T>(const ProductSpace<Exec>&, const PoetOptions&,                \
+                                                 const PoetWeight<Exec, T>&);                                  \
   template RotationMeasure poet_measure<Exec, T>(const ProductSpace<Exec>&, Solver<Exec>&, const PoetOptions&, \
                                                  const ShardedSides&, const PoetWeight<Exec, T>&);
 SESTINA_INSTANTIATE(SESTINA_POET_MEASURE)

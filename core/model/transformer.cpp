@@ -324,6 +324,11 @@ void Transformer<Exec, T>::effective(const FormedWeight& w, Matrix<Acc<T>, Exec>
 }
 
 template <class Exec, class T>
+double Transformer<Exec, T>::largest_rotation(const FormedWeight& w, Workspace<Exec>& workspace) {
+  return linear_form<Exec, T>(config().linear).largest_rotation(context_, w, workspace);
+}
+
+template <class Exec, class T>
 RotationMeasure Transformer<Exec, T>::measure(const FormedWeight& w, Workspace<Exec>& workspace, Solver<Exec>& solver) {
   return linear_form<Exec, T>(config().linear).measure(context_, w, workspace, solver);
 }

@@ -98,6 +98,7 @@ class Transformer {
   void assign(const FormedWeight&, std::uint64_t seed, Matrix<const Acc<T>, Exec> dense);
   void effective(const FormedWeight&, Matrix<Acc<T>, Exec> dense);
   RotationMeasure measure(const FormedWeight&, Workspace<Exec>&, Solver<Exec>&);
+  double largest_rotation(const FormedWeight&, Workspace<Exec>&);
 
   // Returns the sum of slot.token_loss in double, the same on all ranks; fences.
   double loss_sum(const Activations<Exec, T>&);

@@ -113,6 +113,8 @@ class StreamSet : public MatrixSet<Exec> {
       }
   }
 
+  void follow_merges(const LayerMerges* early) override { early_ = early; }
+
   std::vector<StateField> state() override {
     for (Stream<Space>& stream : streams_) book_refreshes(stream, std::numeric_limits<std::int64_t>::max());
     std::vector<StateField> fields;
@@ -269,7 +271,8 @@ class StreamSet : public MatrixSet<Exec> {
 
   // Returns whether state starts over before update t; all earlier results are booked by then.
   bool begins_again(std::size_t i, std::int64_t t) const {
-    return t > 1 && updates_of_state(items_[i].reset_every, t, items_[i].reset_phase) == 1;
+    const std::int64_t plain = updates_of_state(items_[i].reset_every, t, items_[i].reset_phase);
+    return t > 1 && updates_of_state(plain, t, items_[i].resets_with, early_) == 1;
   }
   // Begins the state of a matrix again. What workers make of the old one is waited for, and dropped.
   void begin_again(std::size_t i) {
@@ -317,6 +320,7 @@ class StreamSet : public MatrixSet<Exec> {
   std::shared_ptr<Pager> pager_;  // null: all state is always in memory
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // one for each stream
+  const LayerMerges* early_ = nullptr;                     // null: no layer is merged early
   std::shared_ptr<RefreshWorkers> workers_;                // null: no asynchronous refreshes
 };
 

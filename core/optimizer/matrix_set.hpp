@@ -23,8 +23,9 @@ struct MatrixItem {
   bool saved = true;           // false: another rank writes the same state to checkpoints
   std::size_t skew_block = 0;  // b: gradient and master are a packed matrix (b, b), see matrix_optimizer.hpp; 0: they
                                // are the matrix
-  std::int64_t reset_every = 0, reset_phase = 0;                                    // see TensorSpec
-  std::string tensor = {};                                                          // HF name of the tensor it is of
+  std::int64_t reset_every = 0, reset_phase = 0;  // see TensorSpec
+  int resets_with = -1;                           // the layer after whose early merges it starts over; -1: none
+  std::string tensor = {};                        // HF name of the tensor it is of
   std::size_t rows() const { return skew_block > 0 ? skew_block : matrix.rows(); }  // as its optimizer sees it
   std::size_t cols() const { return skew_block > 0 ? skew_block : matrix.cols(); }
   bool is_copied() const { return skew_block > 0 || matrix.is_cut(); }  // for its update
@@ -44,7 +45,8 @@ class MatrixSet {
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
   // Leaves out update number t; state that starts over before it still does.
   virtual void withhold(std::int64_t t) = 0;
-  virtual std::size_t size() const = 0;  // matrices
+  virtual void follow_merges(const LayerMerges*) {}  // see AdamW
+  virtual std::size_t size() const = 0;              // matrices
   virtual const std::vector<MatrixItem<Exec>>& items() const = 0;
   virtual const std::string& kind() const = 0;
   virtual const std::vector<std::int64_t>& calls() const = 0;  // of the optimizer of each matrix
@@ -130,7 +132,8 @@ void add_matrix_items(const MatrixTensor& tensor, const OptimizerOptions& option
     OwnedMatrix<Exec> matrix{part.name, part_of(gradient, part, begin), part_of(master, part, begin), {}};
     if (weight.size() > 0) matrix.weight = part_of(weight, part, begin);
     items.push_back({matrix, tensor.rates, index, tensor.saved, static_cast<std::size_t>(part.skew ? part.rows : 0),
-                     tensor.spec.reset_every, tensor.spec.reset_phase, tensor.name});
+                     tensor.spec.reset_every, tensor.spec.reset_phase,
+                     tensor.spec.resets_early ? tensor.spec.layer : -1, tensor.name});
   }
 }
 

@@ -34,6 +34,10 @@ class Optimizer final : public OptimizerControl {
     scalar_.withhold(exec, t);
     if (matrices_) matrices_->withhold(t);
   }
+  void follow_merges(const LayerMerges* early) {  // see AdamW
+    scalar_.follow_merges(early);
+    if (matrices_) matrices_->follow_merges(early);
+  }
   void start_average(const Exec& exec) { scalar_.start_average(exec); }  // see AdamW
   void swap_average(const Exec& exec) { scalar_.swap_average(exec); }
   std::size_t matrix_count() const { return matrices_ ? matrices_->size() : 0; }

@@ -227,7 +227,8 @@ void Metrics::train(const TrainLine& t, const std::vector<StageAge>& stages) {
   }
   if (t.replicas) {
     line.integer("coherence_bytes", t.replicas->bytes);
-    line.number("replica_drift", t.replicas->bytes > 0 ? std::optional(t.replicas->drift) : std::nullopt);
+    const bool equal = t.replicas->bytes > 0 && t.replicas->drift >= 0;
+    line.number("replica_drift", equal ? std::optional(t.replicas->drift) : std::nullopt);
   }
   state_->finish();
   if (!state_->events) return;

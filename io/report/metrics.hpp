@@ -13,8 +13,8 @@
 namespace sestina {
 
 // Replicas that drift (parallel/plan/coherence.hpp) since the line before: the bytes that all ranks sent to make them
-// equal, and the largest relative distance of a rank's weights of a matrix from the result; 0 bytes: none were made
-// equal.
+// equal, or to look at their drift, and the largest relative distance of a rank's weights of a matrix from the result;
+// 0 bytes, or a negative distance: none were made equal.
 struct ReplicaNumbers {
   std::uint64_t bytes = 0;
   double drift = 0;

@@ -77,17 +77,18 @@ ModelSize common_size(const Planned& s, const Shard& shard) {
   return size;
 }
 
-// Returns the bytes of the scratch in which the rotations of a stage are measured.
+// Returns the bytes of the scratch in which the rotations of a stage are looked at.
 std::size_t rotation_scratch(const Planned& s, const Shard& shard) {
   std::size_t most = 0;
-  if (s.input.rotations_every == 0) return most;
+  const RotationLook look = s.input.rotations_every > 0 ? RotationLook::all : RotationLook::norm;
+  if (look == RotationLook::norm && s.input.model.linear.merge_bound == 0) return most;
   for (const TensorSpec& spec : shard.local)
     if (spec.part == 0)
       most = std::max(
           most, host_rotation_scratch(shard.part.config.linear,
                                       {0, static_cast<std::size_t>(spec.rows), static_cast<std::size_t>(spec.cols),
                                        s.width.compute, s.width.accumulate},
-                                      spec.cut));
+                                      spec.cut, look));
   return most;
 }
 

@@ -1,14 +1,27 @@
 #include "parallel/plan/coherence.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
+#include "kernels/base/random.hpp"
 #include "parallel/plan/plan_cost.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
 namespace {
+
+// Returns what all ranks send when each tells so many bytes to every other.
+CoherenceBytes told_to_all(std::int64_t bytes, const NodeLevels& levels) {
+  const auto ranks = static_cast<std::int64_t>(levels.node_of.size());
+  std::int64_t far = 0;  // pairs of ranks on two nodes
+  for (const auto& node : levels.nodes) {
+    const auto mates = static_cast<std::int64_t>(node.size());
+    far += mates * (ranks - mates);
+  }
+  return {ranks * (ranks - 1) * bytes, far * bytes};
+}
 
 // Returns the bytes of a matrix (rows, cols) that are averaged and that are copied; zero where it has no job.
 struct BlockBytes {
@@ -27,7 +40,7 @@ BlockBytes block_bytes(const MatrixOptions& options, std::int64_t rows, std::int
 // The matrices of a tensor that have jobs, and the bytes of making all of them equal.
 struct TensorReplicas {
   int blocks = 0;
-  CoherenceBytes bytes;
+  CoherenceBytes bytes, sketches;
 };
 
 // The blocks of a plan, their bytes, and shards that homes send after them.
@@ -41,6 +54,7 @@ class CoherenceTally {
             if (bytes.averaged == 0) continue;
             ++all.blocks;
             all.bytes.add(synchronisation_bytes(bytes.averaged, bytes.copied, levels_));
+            all.sketches.add(told_to_all(sizeof(DriftSketch), levels_));
           }
           return all;
         }) {}
@@ -66,6 +80,7 @@ class CoherenceTally {
     const TensorReplicas replicas = known_.of(spec);
     plan_.blocks += replicas.blocks;
     plan_.synchronisation.add(replicas.bytes);
+    if (input_.optimizer.refresh.coherence_drift > 0) plan_.sketch.add(replicas.sketches);
   }
   // The matrices of a micro-group travel together, whichever of them were made equal.
   void add_shards(const StagePlan& stage, const std::vector<int>& group) {
@@ -110,14 +125,27 @@ std::int64_t next_synchronisation(const CoherenceRegistry& registry, const Sends
   return 0;
 }
 
+Sends sends_of(const OptimizerOptions& optimizer, const StagePlan& stage) {
+  if (stage.refresh_window > 0) return {stage.refreshes, stage.refresh_window};
+  return {1, optimizer.matrix->refresh_every};
+}
+
+// Returns the sketches of a block in one update, at most: one in each update, but in the S of each job of which some
+// ranks may not have seen the result yet.
+double sketches_per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
+  const Sends sends = sends_of(optimizer, stage);
+  if (optimizer.refresh.coherence_drift == 0 || sends.count == 0) return 0;
+  const std::int64_t unseen = std::min(sends.count * optimizer.matrix->refresh_staleness, sends.window);
+  return 1 - static_cast<double>(unseen) / static_cast<double>(sends.window);
+}
+
 // Returns the synchronisations of a block in one update, in the long run: one over the updates from one to the next,
-// however far it is.
+// however far it is; without those that drift starts.
 double per_update(const OptimizerOptions& optimizer, const StagePlan& stage) {
-  const bool counted = stage.refresh_window > 0;
-  const Sends sends{counted ? stage.refreshes : 1, counted ? stage.refresh_window : optimizer.matrix->refresh_every};
-  if (sends.count == 0) return 0;
+  const Sends sends = sends_of(optimizer, stage);
   const std::int64_t staleness = optimizer.matrix->refresh_staleness, budget = optimizer.refresh.coherence_every;
-  CoherenceRegistry registry(1, staleness, budget);
+  if (sends.count == 0 || (optimizer.refresh.coherence_drift > 0 && budget == 0)) return 0;
+  CoherenceRegistry registry(1, {staleness, budget});
   std::int64_t first = 0;
   constexpr std::int64_t enough = 1000;
   while (registry.version(0) < enough) {
@@ -159,14 +187,47 @@ bool is_averaged(DType dtype, bool of_basis) { return dtype == DType::f32 && !of
 CoherenceBytes synchronisation_bytes(std::int64_t averaged, std::int64_t copied, const NodeLevels& levels) {
   const auto ranks = static_cast<std::int64_t>(levels.node_of.size()),
              nodes = static_cast<std::int64_t>(levels.nodes.size());
-  std::int64_t far = 0;  // pairs of ranks on two nodes
-  for (const auto& node : levels.nodes) {
-    const auto mates = static_cast<std::int64_t>(node.size());
-    far += mates * (ranks - mates);
+  CoherenceBytes bytes{(ranks - 1) * (2 * averaged + copied), (nodes - 1) * (2 * averaged + copied)};
+  bytes.add(told_to_all(sizeof(std::int64_t), levels));
+  return bytes;
+}
+
+std::uint64_t sketch_stream(std::uint64_t seed, std::int64_t block, std::int64_t t) {
+  return stream_of(seed, fmt::format("drift of block {} after update {}", block, t));
+}
+
+// Eight elements share the 128 random bits of a counter, 16 signs each.
+void add_to_sketch(std::uint64_t stream, std::uint64_t first, std::span<const float> weights, DriftSketch& sketch) {
+  constexpr std::size_t together = 8, in_word = 2;
+  for (std::size_t begin = 0; begin < weights.size(); begin += together) {
+    const Philox bits = philox(stream, 0, (first + begin) / together);
+    const std::size_t n = std::min(together, weights.size() - begin);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double w = static_cast<double>(weights[begin + i]);
+      const std::uint32_t signs = bits[i / in_word] >> (sketch_signs * (i % in_word));
+      for (std::size_t j = 0; j < sketch_signs; ++j) sketch[j] += (signs >> j & 1U) != 0 ? w : -w;
+      sketch[sketch_signs] += w * w;
+    }
   }
-  constexpr std::int64_t newness = sizeof(std::int64_t);
-  return {(ranks - 1) * (2 * averaged + copied) + ranks * (ranks - 1) * newness,
-          (nodes - 1) * (2 * averaged + copied) + far * newness};
+}
+
+double estimated_drift(std::span<const DriftSketch> sketches, std::size_t apart) {
+  const std::size_t ranks = (sketches.size() + apart - 1) / apart;
+  DriftSketch mean{};
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    for (std::size_t j = 0; j < mean.size(); ++j)
+      mean[j] += (sketches[rank * apart][j] - sketches[0][j]) / static_cast<double>(ranks);
+  double largest = 0;  // sums of squares
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    double squares = 0;
+    for (std::size_t j = 0; j < sketch_signs; ++j) {
+      const double distance = sketches[rank * apart][j] - sketches[0][j] - mean[j];
+      squares += distance * distance;
+    }
+    if (!(squares <= largest) && !std::isnan(largest)) largest = squares;
+  }
+  const double size = sketches[0][sketch_signs] + mean[sketch_signs];
+  return largest == 0 ? 0 : std::sqrt(largest / (static_cast<double>(sketch_signs) * size));
 }
 
 // Pieces come from the ranks of its node, or from the other leaders.
@@ -184,6 +245,7 @@ CoherencePlan plan_coherence(const PlanInput& input, const std::vector<StagePlan
   CoherenceTally tally(input, plan);
   for (const StagePlan& stage : stages) {
     plan.synchronisations = std::max(plan.synchronisations, per_update(input.optimizer, stage));
+    plan.sketches = std::max(plan.sketches, sketches_per_update(input.optimizer, stage));
     tally.add_stage(stage);
   }
   return plan;

@@ -82,9 +82,9 @@ struct StageAges {
   }
 };
 
-// The bytes that this rank sent to make drifting replicas equal, and how far they were apart.
+// The bytes that this rank sent to make drifting replicas equal, and how far they were apart; -1: none were made equal.
 struct ReplicaReport {
-  double bytes = 0, drift = 0;
+  double bytes = 0, drift = -1;
   void add(const ReplicaReport& other) {
     bytes += other.bytes;
     drift = std::max(drift, other.drift);

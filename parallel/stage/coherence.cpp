@@ -86,12 +86,12 @@ std::size_t count_replicas(MatrixSet<Exec>& matrices) {
 
 template <class Exec>
 Coherence<Exec>::Coherence(const Exec& exec, Communicator& group, const NodeLevels& levels, MatrixSet<Exec>& matrices,
-                           std::int64_t staleness, std::int64_t budget, std::function<void()> complete)
+                           const CoherenceRule& rule, std::function<void()> complete)
     : exec_(exec),
       group_(group),
       matrices_(matrices),
       levels_(levels),
-      registry_(count_replicas(matrices), staleness, budget),
+      registry_(count_replicas(matrices), rule),
       complete_(std::move(complete)),
       received_("sestina::received", coherence_staging_elements(levels_, group.rank())),
       result_(received_.data() + received_.size() - 2 * coherence_piece),
@@ -124,10 +124,13 @@ template <class Exec>
 const typename Coherence<Exec>::Matrices& Coherence<Exec>::after_update() {
   find_blocks();
   due_.clear();
+  looked_at_.clear();
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const RefreshClock clock = matrices_.refresh_clock(blocks_[i].matrix);
     if (registry_.due(i, clock.updates, clock.sent)) due_.push_back(i);
+    if (registry_.looks(i, clock.updates, clock.sent)) looked_at_.push_back(i);
   }
+  find_drifted(looked_at_);
   return make_equal(due_);
 }
 
@@ -167,6 +170,55 @@ const typename Coherence<Exec>::Matrices& Coherence<Exec>::make_equal(const std:
   return alike_;
 }
 
+// Adds the blocks whose replicas have drifted beyond the bound to those that are due, which stay in order. All ranks
+// have the sketches of all: they find the same. A drift that is not a number is beyond every bound.
+template <class Exec>
+void Coherence<Exec>::find_drifted(const std::vector<std::size_t>& blocks) {
+  if (blocks.empty()) return;
+  if (complete_) complete_();
+  exec_.fence("coherence");
+  const std::size_t count = blocks.size(), ranks = static_cast<std::size_t>(group_.size());
+  sketches_.resize(count * (ranks + 1));
+  DriftSketch* const mine = sketches_.data() + count * ranks;
+  for (std::size_t i = 0; i < count; ++i) mine[i] = sketch_of(blocks[i]);
+  group_.all_gather(mine, count * sizeof(DriftSketch), sketches_.data());
+  count_told(count * sizeof(DriftSketch));
+  count_.sketches += static_cast<std::int64_t>(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<const DriftSketch> all(sketches_.data() + i, (ranks - 1) * count + 1);
+    if (!(estimated_drift(all, count) <= registry_.rule().drift)) due_.push_back(blocks[i]);
+  }
+  std::sort(due_.begin(), due_.end());
+}
+
+// Sketches the weights of a block on this rank.
+template <class Exec>
+DriftSketch Coherence<Exec>::sketch_of(std::size_t block) {
+  const std::size_t matrix = blocks_[block].matrix;
+  const std::uint64_t stream =
+      sketch_stream(registry_.rule().seed, matrices_.items()[matrix].index, matrices_.refresh_clock(matrix).updates);
+  const std::vector<StateField> weights = {blocks_[block].averaged.back()};
+  const std::size_t all = weights[0].bytes();
+  DriftSketch sketch{};
+  for (std::size_t begin = 0; begin < all; begin += piece_bytes) {
+    const std::size_t bytes = std::min(piece_bytes, all - begin);
+    for_each_part(weights, begin, bytes,
+                  [&](const StateField& field, std::size_t place, std::size_t at, std::size_t n) {
+                    fetch(exec_, field, place, reinterpret_cast<std::byte*>(own_) + at, n);
+                  });
+    add_to_sketch(stream, begin / sizeof(float), {own_, bytes / sizeof(float)}, sketch);
+  }
+  return sketch;
+}
+
+// Counts what this rank tells each of the others.
+template <class Exec>
+void Coherence<Exec>::count_told(std::size_t told) {
+  const auto bytes = static_cast<std::int64_t>(told);
+  const auto here = static_cast<std::int64_t>(levels_.mates(group_.rank()).size());
+  count_.bytes.add({(group_.size() - 1) * bytes, (group_.size() - here) * bytes});
+}
+
 // Finds the rank with the newest replica of each block.
 template <class Exec>
 void Coherence<Exec>::find_newest(const std::vector<std::size_t>& blocks) {
@@ -174,9 +226,7 @@ void Coherence<Exec>::find_newest(const std::vector<std::size_t>& blocks) {
   std::int64_t *const all = newness_.data(), *const mine = all + count * ranks;
   for (std::size_t i = 0; i < count; ++i) mine[i] = matrices_.refresh_clock(blocks_[blocks[i]].matrix).newness;
   group_.all_gather(mine, count * sizeof(std::int64_t), all);
-  const auto bytes = static_cast<std::int64_t>(count * sizeof(std::int64_t));
-  const auto here = static_cast<std::int64_t>(levels_.mates(group_.rank()).size());
-  count_.bytes.add({(group_.size() - 1) * bytes, (group_.size() - here) * bytes});
+  count_told(count * sizeof(std::int64_t));
   owners_.assign(count, 0);
   for (std::size_t i = 0; i < count; ++i)
     for (std::size_t rank = 1; rank < ranks; ++rank)

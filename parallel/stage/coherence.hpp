@@ -23,8 +23,8 @@ class Coherence {
 
   // group: the ranks with replicas of the same matrices, on these nodes. Group and matrix set must outlive it.
   // complete: completes what the space waits for from other ranks; called before each wait for the space.
-  Coherence(const Exec&, Communicator& group, const NodeLevels&, MatrixSet<Exec>&, std::int64_t staleness,
-            std::int64_t budget, std::function<void()> complete = {});
+  Coherence(const Exec&, Communicator& group, const NodeLevels&, MatrixSet<Exec>&, const CoherenceRule&,
+            std::function<void()> complete = {});
 
   void start();  // called when the state is fresh or from a checkpoint: the same on all ranks
   // Both return which matrices of the set were made equal, the same on all ranks of the group.
@@ -40,6 +40,9 @@ class Coherence {
   };
   void find_blocks();
   const Matrices& make_equal(const std::vector<std::size_t>& blocks);
+  void find_drifted(const std::vector<std::size_t>& blocks);
+  DriftSketch sketch_of(std::size_t block);
+  void count_told(std::size_t bytes);
   void find_newest(const std::vector<std::size_t>& blocks);
   void average(const Block&);
   void copy(const Block&, int owner);
@@ -57,7 +60,8 @@ class Coherence {
   std::vector<Block> blocks_;
   CoherenceRegistry registry_;
   std::function<void()> complete_;
-  std::vector<std::size_t> due_;
+  std::vector<std::size_t> due_, looked_at_;       // blocks; those whose drift is looked at
+  std::vector<DriftSketch> sketches_;              // of these, by rank and block, and own ones after them
   Matrices alike_;                                 // the matrices of these blocks
   std::vector<int> owners_;                        // the ranks with the newest replicas of these
   std::vector<std::int64_t> newness_;              // how new the blocks of a synchronisation are, by rank and block

@@ -122,9 +122,10 @@ void StageExchanges<Exec, T>::start_coherence(const PlanInput& input) {
   if (matrices == nullptr) return;
   Communicator& group = replica_group_ ? *replica_group_ : *groups_.ranks.grid.dp_group;
   const NodeLevels levels = group.levels() != nullptr ? *group.levels() : replica_levels(parallel);
-  coherence_ =
-      std::make_unique<Coherence<Exec>>(exec_, group, levels, *matrices, input.optimizer.matrix->refresh_staleness,
-                                        input.optimizer.refresh.coherence_every, [this] { complete(); });
+  const RefreshOptions& refresh = input.optimizer.refresh;
+  const CoherenceRule rule{input.optimizer.matrix->refresh_staleness, refresh.coherence_every, refresh.coherence_drift,
+                           input.seed};
+  coherence_ = std::make_unique<Coherence<Exec>>(exec_, group, levels, *matrices, rule, [this] { complete(); });
 }
 
 template <class Exec, class T>
@@ -313,6 +314,7 @@ std::vector<StateField> StageExchanges<Exec, T>::trained_fields() const {
 template <class Exec, class T>
 std::vector<StateField> StageExchanges<Exec, T>::optimizer_fields() const {
   std::vector<StateField> fields = stage_.optimizer().state();
+  for (StateField& field : stage_.merge_fields(groups_.ranks.all->rank() == 0)) fields.push_back(std::move(field));
   if (shares_) shares_->add_optimizer_fields(fields);
   if (sharded_)
     for (StateField& field : sharded_->state()) fields.push_back(std::move(field));

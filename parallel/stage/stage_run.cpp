@@ -25,9 +25,10 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
     meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
   const ProcessGrid& grid = rank.groups.grid;
-  if (rotations_every_ > 0)
-    rotations_ = std::make_unique<RotationMeter<Exec, T>>(exec, rank.part.config.linear, stage_.weights(),
-                                                          RotationShare{grid.dp, grid.dp_rank, grid.tp_rank});
+  if (rotations_every_ > 0 || rank.part.config.linear.merge_bound > 0)
+    rotations_ = std::make_unique<RotationMeter<Exec, T>>(
+        exec, rank.part.config.linear, stage_.weights(), RotationShare{grid.dp, grid.dp_rank, grid.tp_rank},
+        rotations_every_ > 0 ? RotationLook::all : RotationLook::norm);
 }
 
 template <class Exec, class T>
@@ -289,7 +290,7 @@ void StageRun<Exec, T>::note_delay() {
 // Merges come at their updates, withheld or not: the pipeline has drained for them.
 template <class Exec, class T>
 void StageRun<Exec, T>::after_update(std::int64_t t) {
-  if (rotations_ && t % rotations_every_ == 0) {
+  if (rotations_every_ > 0 && t % rotations_every_ == 0) {
     exchanges_.finish_gather();
     rotations_->measure(stage_.model(), stage_.weights());
   }
@@ -297,12 +298,34 @@ void StageRun<Exec, T>::after_update(std::int64_t t) {
     exchanges_.finish_gather();  // every rank merges all weights
     stage_.merge_if_due(t);
   }
+  merge_early(t);
   if (correction_.follows_weights()) {
     exchanges_.finish_gather();
     correction_.after_update(exec_, updates_);
   }
   exchanges_.follow_weights(t);
   ++updates_;
+}
+
+// Merges the layers here that have a weight whose rotations are turned beyond model.linear.merge_bound. Each norm is
+// measured by one data-parallel rank, on each tensor-parallel rank that has a part of the weight, and the ranks of the
+// stage take the largest: all of them decide by the same numbers, at once.
+template <class Exec, class T>
+void StageRun<Exec, T>::merge_early(std::int64_t t) {
+  const LinearOptions& linear = stage_.model().config().linear;
+  early_merges_.clear();
+  if (linear.merge_bound == 0 || t % linear.merge_bound_every != 0) return;
+  exchanges_.finish_gather();
+  std::vector<double> norms = rotations_->norms(stage_.model(), stage_.weights());
+  exchanges_.ranks().all_reduce(norms.data(), norms.size(), Reduction::max);
+  std::size_t number = 0;
+  for_each_formed(stage_.weights(), [&](const FormedWeight& w) {
+    const double norm = norms[number++];
+    if (norm <= linear.merge_bound) return;
+    if (early_merges_.empty() || early_merges_.back().layer != w.layer) early_merges_.push_back({w.layer, w.name, 0});
+    if (norm > early_merges_.back().largest_q) early_merges_.back() = {w.layer, w.name, norm};
+  });
+  for (const EarlyMerge& merge : early_merges_) stage_.merge_early(merge.layer, t);
 }
 
 template <class Exec, class T>

@@ -71,6 +71,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
     return rotations_ ? rotations_->records() : std::vector<RotationRecord>();
   }
 
+  std::vector<EarlyMerge> early_merges() const override { return early_merges_; }
+
   // For audits, between two updates of a synchronous pipeline: compute the micro-batch whose tokens are those of the
   // evaluation, at the newest weights. Its gradients lie in the place of a micro-batch's until the next one, and no
   // data-parallel rank hears of them. All stages run forward, then all of them back.
@@ -127,6 +129,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void before_update();
   void note_delay();
   void after_update(std::int64_t t);
+  void merge_early(std::int64_t t);
   void pass(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&);
   const Weights<Exec, T>& prepare_backward(std::int64_t micro, const TokenSlot<Exec>&, Activations<Exec, T>&);
   void hand_down(std::int64_t micro, const Activations<Exec, T>&);
@@ -147,7 +150,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   Matrix<T, Exec> own_output_;  // the output of a forward pass that is done again
   Hooks hooks_;
   std::unique_ptr<PassProbe<Exec, T>> probe_;          // null: nobody looks at what passes compute
-  std::unique_ptr<RotationMeter<Exec, T>> rotations_;  // null: metrics.rotations_every = 0
+  std::unique_ptr<RotationMeter<Exec, T>> rotations_;  // null: nobody looks at rotations
+  std::vector<EarlyMerge> early_merges_;               // after the last update
   std::int64_t rotations_every_;
   StageDelay delay_;
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline

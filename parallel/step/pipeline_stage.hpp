@@ -161,6 +161,8 @@ class PipelineStage : public virtual ForwardStage {
   // Returns a record of each weight in rotations that this rank measured after the last update of
   // metrics.rotations_every.
   virtual std::vector<RotationRecord> rotation_records() const = 0;
+  // Returns the layers that were merged early after the last update, the same on all ranks of the stage.
+  virtual std::vector<EarlyMerge> early_merges() const { return {}; }
 };
 
 }  // namespace sestina

@@ -214,7 +214,7 @@ double AdamW<Exec, T>::product_to(std::int64_t t) {
 template <class Exec, class T>
 void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
   for (Run& run : runs_) {
-    if (updates_of_state(run.tensor.spec, t) != 1) continue;
+    if (count_at(run, t) != 1) continue;
     const InUse pinned(run.pages);
     forget(exec, run);
   }
@@ -257,7 +257,7 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
 template <class Exec, class T>
 typename AdamW<Exec, T>::Moment AdamW<Exec, T>::moment_of(const Run& run, std::int64_t t, double factor,
                                                           double gradient_scale) const {
-  return {t, updates_of_state(run.tensor.spec, t), factor, gradient_scale};
+  return {t, count_at(run, t), factor, gradient_scale};
 }
 
 template <class Exec, class T>

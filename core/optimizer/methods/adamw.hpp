@@ -4,7 +4,8 @@
 // lies elsewhere between its uses (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a kernel by
 // itself. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
 // Where a tensor's state starts over (TensorSpec::reset_every) it and the step count do so before the first update
-// after it; the count follows from t, so that it needs no place in a checkpoint. An average (schedule-free) starts over
+// after it; the count follows from t, so that it needs no place in a checkpoint, and from the early merges of its
+// layer, which a checkpoint has (Stage::merge_fields). An average (schedule-free) starts over
 // at the weights.
 #pragma once
 #include <array>
@@ -36,6 +37,9 @@ class AdamW {
   // Leaves out update number t; moments that start over before it still do.
   void withhold(const Exec&, std::int64_t t);
 
+  // Lets state start over after early merges as well, which the vector has; it must outlive this.
+  void follow_merges(const LayerMerges* early) { early_ = early; }
+
   // An average starts at the weights as they are, and swap_average exchanges it with them: the model is evaluated at
   // it. Nothing happens where the rule has none.
   void start_average(const Exec&);
@@ -63,7 +67,8 @@ class AdamW {
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
       return rates == r && own.reset_every == spec.reset_every && own.reset_phase == spec.reset_phase &&
-             own.eps_on_corrected == spec.eps_on_corrected;
+             own.eps_on_corrected == spec.eps_on_corrected && own.resets_early == spec.resets_early &&
+             (!spec.resets_early || own.layer == spec.layer);
     }
   };
   // Runs that share their numbers and always have their state in memory: one launch updates them all.
@@ -76,6 +81,10 @@ class AdamW {
     std::int64_t t = 1, count = 1;
     double factor = 1, gradient_scale = 1;
   };
+  std::int64_t count_at(const Run& run, std::int64_t t) const {
+    const TensorSpec& spec = run.tensor.spec;
+    return updates_of_state(updates_of_state(spec, t), t, spec.resets_early ? spec.layer : -1, early_);
+  }
   // Return the factors mu of Nesterov's look-ahead: mu_t, and the product of all up to t.
   double look_ahead(std::int64_t t) const;
   double product_to(std::int64_t t);
@@ -119,7 +128,8 @@ class AdamW {
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;
   Kokkos::View<float*, typename Exec::memory_space> scales_;
-  void* queue_;                   // of the space that updates
+  void* queue_;  // of the space that updates
+  const LayerMerges* early_ = nullptr;
   std::shared_ptr<Pager> pager_;  // null: all state is always in memory
   std::int64_t product_of_ = 0;   // mu_1 ... mu_(product_of_) is product_
   double product_ = 1;

@@ -46,6 +46,15 @@ total = [sum(line["coherence_bytes"] for line in lines) for lines in (every, rar
 if not total[1] < total[0]:
     sys.exit(f"bytes with budgets 0 and 20: {total}")
 print("a budget sends less")
+bound = ["optimizer.refresh.coherence_drift=1e9", "metrics.eval_every=0", "run.steps=10"]
+looks = planned("parallel.dp=4", *bound)
+lines = run("looked_at", *bound)
+sent = [line["coherence_bytes"] for line in lines]
+if not any(sent) or any(one not in (0, looks["sketch_bytes"]) for one in sent) or looks["sketches_per_update"] != 0.25:
+    sys.exit(f"looks at the drift: {sent} bytes, planned {looks}")
+if any(line["replica_drift"] is not None for line in lines):
+    sys.exit("replicas were made equal though none had drifted beyond the bound")
+print("looks at the drift send what the plan says")
 LAYOUTS = {"homes": ["parallel.dp=2", "parallel.tp=2"],
            "duplicated": ["parallel.dp=2", "parallel.tp=2", "parallel.tp_update=duplicated", "parallel.partition=optimal"],
            "asynchronous": ["parallel.dp=2", "parallel.pp=2", "parallel.schedule=async-1f1b", "train.micro_batch=2",

@@ -148,7 +148,8 @@ TEST(Inputs, ReadmeListsEveryKeyAndNoOther) {
       "\"x.jsonl\"\n[[data.source]]\npath = \"x.jsonl\"\n[[optimizer.group]]\nmatch = \"*\"\nkind = \"adamw\"\n"
       "[[machine.update]]\nkind = \"muon\"\nprecision = \"fp32\"\nrows = 1\ncols = 1\ngflop = 1\nseconds = 1\n",
       "rare", "");
-  rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\n", "rare form", "");
+  rare.add_text("[model.linear]\nform = \"poet-x\"\nvariant = \"xq\"\nblock_size = 16\nmerge_bound = 0.5\n",
+                "rare form", "");
   known.merge(keys_of(rare));
   Deck left;  // keys of another rule for what a matrix optimizer leaves
   left.add_text("[model]\npreset = \"llama-8m\"\n[optimizer]\nkind = \"muon\"\nscalar = {kind = \"ademamix\"}\n",

@@ -204,6 +204,13 @@ TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
                "model.linear.clip_warmup_steps: conflicts");
   expect_error(poet + "merge_phase = \"staggered\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
                "model.linear.merge_phase: conflicts");
+  EXPECT_EQ(read(poet).model.linear.merge_bound, 0);
+  EXPECT_EQ(read(poet + "merge_bound = 0.3\nmerge_bound_every = 4\n").model.linear.merge_bound_every, 4);
+  expect_error(poet + "merge_bound_every = 4\n", "model.linear.merge_bound_every: unknown key");
+  expect_error(poet + "merge_bound = -1\n", "model.linear.merge_bound");
+  expect_error(poet + "merge_bound = 0.3\nclip_warmup_steps = 3\n", "model.linear.clip_warmup_steps: conflicts");
+  expect_error(poet + "merge_bound = 0.3\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
+               "model.linear.merge_bound: conflicts");
 }
 
 TEST(Options, ShardsOfPoetAreThoseOfTensorParallelismUnlessTheyAreSaid) {

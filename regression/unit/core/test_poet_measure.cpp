@@ -2,6 +2,7 @@
 // the blocks from orthogonal, singular values of whole weights and of shards.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -73,14 +74,21 @@ RotationMeasure measure(PoetLayer<T>& layer, const ShardedSides& shards = {}, Te
   linear.residual = layer.options.residual;
   linear.shards = std::max(shards.out, shards.in);
   const FormShape shape{0, layer.weight.rows(), layer.weight.cols(), sizeof(T), sizeof(Acc<T>)};
-  const std::size_t bytes =
-      bytes_taken<Host>([&](Workspace<Host>& counter) { declare_poet_measure<Host>(counter, linear, shape, cut); });
+  const std::size_t bytes = bytes_taken<Host>(
+      [&](Workspace<Host>& counter) { declare_poet_measure<Host>(counter, linear, shape, cut, RotationLook::all); });
   Workspace<Host> own(bytes);
   Solver<Host> solver(layer.exec);
   const RotationMeasure told =
       poet_measure<Host, T>({layer.exec, layer.gemm, own}, solver, layer.options, shards, layer.weight);
   EXPECT_LE(own.peak(), bytes);
-  EXPECT_EQ(sizeof(T) == 4 ? host_rotation_scratch(linear, shape, cut) : bytes, bytes);
+  EXPECT_EQ(sizeof(T) == 4 ? host_rotation_scratch(linear, shape, cut, RotationLook::all) : bytes, bytes);
+  const std::size_t few = bytes_taken<Host>(
+      [&](Workspace<Host>& counter) { declare_poet_measure<Host>(counter, linear, shape, cut, RotationLook::norm); });
+  EXPECT_LT(few, bytes);
+  Workspace<Host> less(few);
+  const double norm = poet_largest_rotation<Host, T>({layer.exec, layer.gemm, less}, layer.options, layer.weight);
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(norm), std::bit_cast<std::uint64_t>(told.largest_q));
+  EXPECT_LE(less.peak(), few);
   return told;
 }
 

@@ -103,6 +103,29 @@ TEST(PoetMerge, ResidualsKeepSixteenBits) {
   }
 }
 
+// State starts over after the later one of the merge that is due and an early one, in the layers that had one.
+TEST(PoetMerge, StateStartsOverAfterEarlyMerges) {
+  LinearOptions o;
+  o.form = "poet-x";
+  o.merge_every = 5;
+  LayerMerges early = {0, 0};
+  std::int64_t since = 0;
+  const TensorSpec dense{.name = "w", .rows = 256, .cols = 256, .layer = 1};
+  EXPECT_FALSE(find_weight_form(o)->parts(o, dense).at(3).resets_early);
+  o.merge_bound = 0.5;
+  const TensorSpec rotation = find_weight_form(o)->parts(o, dense).at(3);
+  EXPECT_TRUE(rotation.resets_early);
+  EXPECT_FALSE(find_weight_form(o)->parts(o, dense).at(0).resets_early);
+  for (std::int64_t t = 1; t <= 31; ++t) {
+    const std::int64_t plain = updates_of_state(rotation, t);
+    EXPECT_EQ(updates_of_state(plain, t, 1, &early), ++since) << t;
+    EXPECT_EQ(updates_of_state(plain, t, 0, &early), plain) << t;
+    EXPECT_EQ(updates_of_state(plain, t, 1, nullptr), plain) << t;
+    if (t == 3 || t == 13 || t == 14 || t == 20) early[1] = t;
+    if (t % 5 == 0 || early[1] == t) since = 0;
+  }
+}
+
 // Layer l merges, and the state of its rotations starts over, l updates before the first one.
 TEST(PoetMerge, LayersMergeAtUpdatesOfTheirOwn) {
   LinearOptions o;

@@ -217,6 +217,13 @@ TEST(Options, ABudgetOfDriftNeedsEagerRefreshes) {
             std::string::npos);
   EXPECT_NE(read(key).first.find("optimizer.refresh.coherence_every: needs optimizer.refresh.mode"), std::string::npos);
   EXPECT_NE(read(eager + "coherence_every = -1\n").first.find("coherence_every"), std::string::npos);
+  const std::string drift = "coherence_drift = 0.01\n";
+  EXPECT_EQ(read(eager + key + drift), std::pair(std::string(), std::int64_t{7}));
+  EXPECT_NE(read(async + drift).first.find("optimizer.refresh.coherence_drift: needs optimizer.refresh.visibility"),
+            std::string::npos);
+  EXPECT_NE(read(drift).first.find("optimizer.refresh.coherence_drift: needs optimizer.refresh.mode"),
+            std::string::npos);
+  EXPECT_NE(read(eager + "coherence_drift = -1\n").first.find("coherence_drift"), std::string::npos);
 }
 
 TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
@@ -235,8 +242,9 @@ TEST(Options, AResumeKeepsWhenRefreshesAreSeenAndMayMoveTheirWorkers) {
   const std::string async = "mode = \"async\"\nstaleness = 3\n";
   EXPECT_EQ(differences(async + "workers = 1\n", async + "workers = 2\ncores = [1]\npriority = 5\n"), Keys{});
   EXPECT_EQ(differences(async, "mode = \"async\"\nstaleness = 4\n"), Keys{"optimizer.refresh.staleness"});
-  EXPECT_EQ(differences(async, async + "visibility = \"eager\"\n"),
-            (Keys{"optimizer.refresh.visibility", "optimizer.refresh.coherence_every"}));
+  EXPECT_EQ(
+      differences(async, async + "visibility = \"eager\"\n"),
+      (Keys{"optimizer.refresh.visibility", "optimizer.refresh.coherence_every", "optimizer.refresh.coherence_drift"}));
   EXPECT_EQ(differences(async, async + "every = 7\n"), Keys{"optimizer.refresh.every"});
   const Keys inline_now = differences(async, "");
   EXPECT_NE(std::find(inline_now.begin(), inline_now.end(), "optimizer.refresh.mode"), inline_now.end());

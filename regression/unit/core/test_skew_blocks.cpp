@@ -46,7 +46,7 @@ class Blocks {
       : b_(b), packed_(b * (b - 1) / 2), theta_("theta", count, packed_), gradient_("g", count, packed_) {
     set_values(theta_, rounded<float>(random_array(count, packed_, 5, 0, 0.1)));
     std::vector<MatrixItem<Host>> items;
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i) {
       items.push_back({{"block_" + std::to_string(i),
                         Matrix<const float, Host>(gradient_.data() + i * packed_, 1, packed_),
                         Matrix<float, Host>(theta_.data() + i * packed_, 1, packed_),
@@ -56,12 +56,16 @@ class Blocks {
                        true,
                        b,
                        reset_every});
+      items.back().resets_with = 1;
+    }
     MatrixSetOptions setting;
     setting.options = options;
     setting.deterministic = true;
     setting.threads = 2;
     set_ = make_matrix_set<Host>(Host(), items, setting);
+    set_->follow_merges(&early_);
   }
+  void merge_early(std::int64_t t) { early_[1] = t; }
 
   static Array gradients_at(std::int64_t t, std::size_t count, std::size_t packed) {
     return rounded<float>(random_array(count, packed, static_cast<unsigned>(100 + t), 0, 0.2));
@@ -91,6 +95,7 @@ class Blocks {
  private:
   std::size_t b_, packed_;
   Kokkos::View<float**, Kokkos::LayoutRight, Kokkos::HostSpace> theta_, gradient_;
+  LayerMerges early_ = {0, 0};
   std::unique_ptr<MatrixSet<Host>> set_;
 };
 
@@ -219,26 +224,30 @@ TEST(SkewBlocks, BeginAnewWithAllTheirState) {
   }
 }
 
-// With refreshes on workers, some of which are under way when their state starts over: nothing of them is seen later.
+// With refreshes on workers, some of which are under way when their state starts over, after a merge
+// that was due or came early: nothing of them is seen later.
 TEST(SkewBlocks, BeginAnewWhileRefreshesAreUnderWay) {
   constexpr std::size_t b = 6;
   for (const std::string& kind : skew_kinds) {
     if (kind == "muon") continue;
     MatrixOptions options = options_of(kind, 2);
     options.refresh_staleness = 2;
-    Blocks run(options, b, 5), fresh(options, b);
-    for (std::int64_t t = 1; t <= 5; ++t) run.step(t);
-    std::size_t under_way = 0;
-    for (const auto& [name, bytes] : run.state())
-      if (name.ends_with("/dispatched"))
-        under_way += std::any_of(bytes.begin(), bytes.end(), [](std::byte x) { return x != std::byte{0}; }) ? 1 : 0;
-    EXPECT_GT(under_way, 0U) << kind << ": the test says nothing";
-    fresh.set_theta(run.theta());
-    for (std::int64_t t = 6; t <= 10; ++t) {
-      run.step(t);
-      fresh.step(t);
-      EXPECT_EQ(run.theta().values, fresh.theta().values) << kind << ", update " << t;
-      EXPECT_TRUE(run.state() == fresh.state()) << kind << ", update " << t;
+    for (const bool early : {false, true}) {
+      Blocks run(options, b, early ? 100 : 5), fresh(options, b);
+      for (std::int64_t t = 1; t <= 5; ++t) run.step(t);
+      if (early) run.merge_early(5);
+      std::size_t under_way = 0;
+      for (const auto& [name, bytes] : run.state())
+        if (name.ends_with("/dispatched"))
+          under_way += std::any_of(bytes.begin(), bytes.end(), [](std::byte x) { return x != std::byte{0}; }) ? 1 : 0;
+      EXPECT_GT(under_way, 0U) << kind << ": the test says nothing";
+      fresh.set_theta(run.theta());
+      for (std::int64_t t = 6; t <= 10; ++t) {
+        run.step(t);
+        fresh.step(t);
+        EXPECT_EQ(run.theta().values, fresh.theta().values) << kind << ", update " << t;
+        EXPECT_TRUE(run.state() == fresh.state()) << kind << ", update " << t;
+      }
     }
   }
 }

@@ -137,6 +137,34 @@ TEST(StateTiers, AQuarterOfTheMomentsInMemoryChangesNoBit) {
   expect_same_bits<bf16>(options, 50);
 }
 
+// A layer that is merged early after updates 5 and 10 is as one whose merges are due then; its neighbour in another
+// layer, which could be, goes on.
+TEST(StateTiers, StateStartsOverAfterEarlyMerges) {
+  for (const ElementRule rule :
+       {ElementRule::adamw, ElementRule::lion, ElementRule::ademamix, ElementRule::schedule_free}) {
+    OptimizerOptions options;
+    options.adamw.rule = rule;
+    std::vector<TensorSpec> specs = layers();
+    specs[4].reset_every = 5;
+    Elements<float> due(specs, options);
+    for (const int i : {4, 6}) {
+      TensorSpec& spec = specs[static_cast<std::size_t>(i)];
+      spec.reset_every = 100;
+      spec.resets_early = true;
+      spec.layer = i == 4 ? 1 : 0;
+    }
+    LayerMerges early = {0, 0};
+    Elements<float> bounded(specs, options);
+    bounded.optimizer->follow_merges(&early);
+    for (int t = 1; t <= 12; ++t) {
+      due.step(t);
+      bounded.step(t);
+      if (t % 5 == 0) early[1] = t;
+      EXPECT_TRUE(due.masters() == bounded.masters()) << name(rule) << ", update " << t;
+    }
+  }
+}
+
 TEST(StateTiers, OtherElementwiseRulesHaveTheirBitsToo) {
   for (const ElementRule rule : {ElementRule::lion, ElementRule::ademamix, ElementRule::schedule_free}) {
     OptimizerOptions options;

@@ -119,7 +119,7 @@ struct Replicas {
     if (on_device) set = std::make_unique<AsOnDevice>(std::move(set));
     group = std::make_unique<SentBytes>(with_node_groups(world().split(0, world().rank()), node_size), bytes);
     coherence = std::make_unique<Coherence<Host>>(Host(), *group, even_nodes(world().size(), node_size), *set,
-                                                  staleness, budget);
+                                                  CoherenceRule{staleness, budget});
   }
 
   void update(std::int64_t t) {
@@ -278,6 +278,81 @@ TEST(Coherence, IsDueByCountersAloneAndSendsLessWithALargerBudget) {
     }
     least = all;
   }
+}
+
+// Returns the largest distance of a rank's weights from the mean of all, relative to their size, of each matrix.
+std::vector<double> true_drift(Replicas& run) {
+  std::vector<double> drift;
+  for (std::size_t i = 0; i < coherent_matrices; ++i) {
+    const auto ranks = of_all_ranks(run.fields().at("/model/w" + std::to_string(i)));
+    const std::size_t n = ranks[0].size() / sizeof(float);
+    double largest = 0, size = 0;
+    for (const auto& one : ranks) {
+      double moved = 0;
+      for (std::size_t k = 0; k < n; ++k) {
+        double mean = 0;
+        for (const auto& rank : ranks) mean += value(rank, k) / static_cast<double>(ranks.size());
+        moved += (value(one, k) - mean) * (value(one, k) - mean);
+        size += mean * mean / static_cast<double>(ranks.size());
+      }
+      largest = std::max(largest, moved);
+    }
+    drift.push_back(std::sqrt(largest / size));
+  }
+  return drift;
+}
+
+// Looks at the drift of the replicas of a run as they are, and makes equal what is beyond the bound.
+CoherenceCount look_at(Replicas& run, std::int64_t budget, double bound) {
+  Coherence<Host> coherence(Host(), *run.group, even_nodes(world().size(), 2), *run.set,
+                            CoherenceRule{staleness, budget, bound, 7});
+  run.bytes = 0;
+  coherence.after_update();
+  const CoherenceCount count = coherence.take_count();
+  EXPECT_EQ(count.bytes.sent, run.bytes);
+  EXPECT_EQ(summed(static_cast<double>(count.blocks)), static_cast<double>(count.blocks * world().size()));
+  return count;
+}
+
+// Workers of one rank end their job two updates before those of all others, which makes weights drift apart. Bounds are
+// eight times above and below it, beyond what an estimate of 16 signs does. Where the workers of all ranks are as late,
+// nothing but sketches is sent.
+TEST(Coherence, IsStartedByDriftThatLateWorkersMake) {
+  const std::int64_t sketch_bytes =
+      static_cast<std::int64_t>(coherent_matrices) * (world().size() - 1) * static_cast<std::int64_t>(17 * 8);
+  Replicas run("soap", 2, 0);
+  run.run_apart(world().size() - 1);
+  run.update(run.sent_at + staleness);
+  const std::vector<double> drift = true_drift(run);
+  const double least = *std::min_element(drift.begin(), drift.end());
+  const double most = *std::max_element(drift.begin(), drift.end());
+  ASSERT_GT(least, 1e-6);
+  const CoherenceCount within = look_at(run, 0, 8 * most);
+  EXPECT_EQ(within.blocks, 0);
+  EXPECT_EQ(within.sketches, 2);
+  EXPECT_EQ(within.bytes.sent, sketch_bytes);
+  EXPECT_EQ(look_at(run, 1000, 8 * most).blocks, 0);
+  const CoherenceCount beyond = look_at(run, 1000, least / 8);
+  EXPECT_EQ(beyond.blocks, 2);
+  EXPECT_EQ(beyond.sketches, 2);
+  EXPECT_GT(beyond.bytes.sent, sketch_bytes);
+  for (const auto& [path, bytes] : run.fields()) EXPECT_TRUE(all_equal(bytes)) << path;
+  EXPECT_EQ(look_at(run, 0, least / 8).bytes.sent, 0);  // no job was sent since
+
+  Replicas counted("soap", 2, 0);  // a budget that is used up needs no look
+  counted.run_apart(0);
+  counted.update(counted.sent_at + staleness);
+  const CoherenceCount due = look_at(counted, 1, 8 * most);
+  EXPECT_EQ(due.blocks, 2);
+  EXPECT_EQ(due.sketches, 0);
+
+  Replicas together("soap", 2, 0);
+  together.run_apart(-1);
+  together.update(together.sent_at + staleness);
+  const CoherenceCount equal = look_at(together, 0, 1e-12);
+  EXPECT_EQ(equal.blocks, 0);
+  EXPECT_EQ(equal.sketches, 2);
+  EXPECT_EQ(equal.bytes.sent, sketch_bytes);
 }
 
 // A training run: the bytes that ranks sent are those of the plan, as often as blocks were synchronised; in the end

@@ -223,6 +223,39 @@ TEST(CoherentLayouts, SendWhatThePlanSays) {
   }
 }
 
+// Drift is found on every layout, by looks whose bytes are the plan's, and without it nothing else is sent.
+TEST(CoherentLayouts, MakeEqualWhatHasDrifted) {
+  for (const CoherentLayout& layout : coherent_layouts())
+    for (const double bound : {1e-3, 1e3}) {
+      TrainingCase c = on_layout(drifting("soap", 0), layout);
+      c.options.optimizer.refresh.coherence_drift = bound;
+      DriftingRun<float> run(c);
+      run.step_until_all_may_differ();
+      run.executor.take_coherence();
+      if (bound < 1) run.drift_apart();
+      CoherenceCount count;
+      for (int later = 0; later < 5; ++later) {  // one job of each matrix, every = 4, at least
+        run.step();
+        count.add(run.executor.take_coherence());
+        if (count.blocks > 0) break;
+      }
+      const CoherencePlan& plan = run.executor.plan().coherence;
+      const std::string what = layout.name + fmt::format(", bound {}", bound);
+      EXPECT_GT(summed(static_cast<double>(count.sketches)), 0) << what;
+      if (bound < 1) {
+        EXPECT_GT(summed(static_cast<double>(count.blocks)), 0) << what;
+        EXPECT_GT(count.drift, 1e-3) << what;
+        run.expect_alike(what);
+        run.expect_shards_of_masters(what);
+        continue;
+      }
+      EXPECT_EQ(count.blocks, 0) << what;
+      const double times = summed(static_cast<double>(count.sketches)) /
+                           static_cast<double>(plan.blocks * static_cast<std::int64_t>(run.ranks_of_a_replica()));
+      EXPECT_EQ(summed(static_cast<double>(count.bytes.sent)), times * static_cast<double>(plan.sketch.sent)) << what;
+    }
+}
+
 // Matrices with periods of their own are due at different updates on different homes.
 TEST(CoherentLayouts, MatricesWithOtherPeriodsAreMadeAlikeOnTheirOwn) {
   for (const CoherentLayout& layout : coherent_layouts()) {

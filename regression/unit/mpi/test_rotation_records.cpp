@@ -1,6 +1,8 @@
 // Measured rotations on all layouts against those of one rank, and updates that have the same bits measured or not.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "app/train/rotation_lines.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
@@ -98,6 +100,65 @@ TEST(RotationsOn, PipelineStages) {
     }
     ASSERT_EQ(some.lines.size(), one.lines.size());  // other updates than those of one rank, of about the same size
     for (std::size_t i = 0; i < one.lines.size(); ++i) EXPECT_GT(some.lines[i].largest_q, 0.1 * one.lines[i].largest_q);
+  }
+}
+
+// What a run with a bound on rotations leaves: the layers that were merged early after each update, and all else.
+struct BoundedRun {
+  std::vector<std::vector<EarlyMerge>> merges;  // by update
+  Trained trained;
+};
+
+template <class T>
+BoundedRun bounded_run(Communicator& ranks, const TrainingCase& run) {
+  TypedExecutor<Host, T> session(Host(), make_plan({run.options, ranks.size()}), ranks);
+  session.initialise(5);
+  BoundedRun result;
+  for (int t = 0; t < 5; ++t) {
+    train_steps(session, run.options, t, t + 1, result.trained);
+    std::map<int, EarlyMerge> by_layer;
+    for (const EarlyMerge& merge : gather_early_merges(ranks, session.runs())) by_layer[merge.layer] = merge;
+    result.merges.emplace_back();
+    for (const auto& [layer, merge] : by_layer) result.merges.back().push_back(merge);
+  }
+  return result;
+}
+
+// Looked at after updates 2 and 4: the layers, and the weights that turned furthest in them, are those of one rank, and
+// so is what follows, with the drift of ranks that sum in another order.
+TEST(RotationsOn, LayersThatAreMergedEarly) {
+  TrainingCase run = rotated_case(1);
+  run.options.model.linear.merge_every = 100;
+  run.options.model.linear.merge_bound_every = 2;
+  run.options.metrics.rotations_every = 0;
+  run.options.model.linear.merge_bound = 1e-9;  // all layers
+  const BoundedRun all = bounded_run<float>(*make_lone_communicator(), alone(run));
+  ASSERT_EQ(all.merges.at(1).size(), 4u);
+  double sum = 0;
+  for (const EarlyMerge& merge : all.merges[1]) sum += merge.largest_q;
+  run.options.model.linear.merge_bound = sum / 4;  // some of them
+  const BoundedRun one = bounded_run<float>(*make_lone_communicator(), alone(run));
+  ASSERT_GT(one.merges[1].size(), 0u);
+  ASSERT_LT(one.merges[1].size(), 4u);
+  for (const int odd : {0, 2, 4}) EXPECT_TRUE(one.merges.at(at(odd)).empty());
+  const std::vector<std::pair<int, int>> grids = {{1, 1}, {2, 1}, {1, 2}};  // tp, pp
+  for (const auto& [tp, pp] : grids) {
+    const std::string what = fmt::format("tp {} pp {}", tp, pp);
+    run.options.parallel.tp = tp;
+    run.options.parallel.pp = pp;
+    run.options.parallel.dp = world().size() / (tp * pp);
+    run.options.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
+    const BoundedRun some = bounded_run<float>(world(), run);
+    for (std::size_t t = 0; t < 5; ++t) {
+      ASSERT_EQ(some.merges[t].size(), one.merges[t].size()) << what << ", update " << t + 1;
+      for (std::size_t i = 0; i < one.merges[t].size(); ++i) {
+        EXPECT_EQ(some.merges[t][i].layer, one.merges[t][i].layer) << what;
+        EXPECT_EQ(some.merges[t][i].weight, one.merges[t][i].weight) << what;
+        EXPECT_NEAR(some.merges[t][i].largest_q, one.merges[t][i].largest_q, 1e-3 * one.merges[t][i].largest_q) << what;
+      }
+      EXPECT_NEAR(some.trained.loss[t], one.trained.loss[t], 1e-5 * one.trained.loss[t])
+          << what << ", update " << t + 1;
+    }
   }
 }
 

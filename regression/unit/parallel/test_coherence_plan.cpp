@@ -1,6 +1,9 @@
 // When replicas are made equal, from counters alone, and the bytes of it.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "kernels/base/random.hpp"
 #include "parallel/plan/coherence.hpp"
 #include "parallel/plan/make_plan.hpp"
 
@@ -8,7 +11,7 @@ namespace sestina {
 namespace {
 
 TEST(CoherenceRegistry, WaitsUntilAllRanksHaveSeenTheResultAndTheBudgetIsUsedUp) {
-  CoherenceRegistry registry(2, 3, 7);
+  CoherenceRegistry registry(2, {3, 7});
   EXPECT_FALSE(registry.due(0, 9, 0));  // nothing was sent: nothing can differ
   EXPECT_FALSE(registry.due(0, 12, 10));
   EXPECT_TRUE(registry.due(0, 13, 10));
@@ -23,6 +26,59 @@ TEST(CoherenceRegistry, WaitsUntilAllRanksHaveSeenTheResultAndTheBudgetIsUsedUp)
   registry.equal(0, 21);
   EXPECT_EQ(registry.version(0), 1);
   EXPECT_FALSE(registry.due(0, 28, 22));
+}
+
+// With a bound on the drift a budget of zero is none; blocks that are due are not looked at.
+TEST(CoherenceRegistry, LooksAtTheDriftOfBlocksThatAreNotDue) {
+  CoherenceRegistry drifts(1, {3, 0, 0.1}), both(1, {3, 7, 0.1});
+  for (const CoherenceRegistry* registry : {&drifts, &both}) {
+    EXPECT_FALSE(registry->looks(0, 9, 0));
+    EXPECT_FALSE(registry->looks(0, 6, 4));  // some ranks may not have seen the result
+    EXPECT_FALSE(registry->due(0, 7, 4));
+    EXPECT_TRUE(registry->looks(0, 7, 4));
+  }
+  EXPECT_FALSE(drifts.due(0, 20, 16));
+  EXPECT_TRUE(drifts.looks(0, 20, 16));
+  EXPECT_TRUE(both.due(0, 20, 16));
+  EXPECT_FALSE(both.looks(0, 20, 16));
+  EXPECT_FALSE(CoherenceRegistry(1, {3, 7}).looks(0, 7, 4));
+}
+
+// Three replicas of 1000 weights, of which the last one is 0.02 of their size from the others: 2 / 3 of it from the
+// mean. Over 2000 independent sketches the mean of the squares has a standard error of sqrt(2 / 16 / 2000) = 0.8 %;
+// their spread, of whose square chi^2(16) has a kurtosis of 3.75, one of 1.9 %. Four of them are allowed.
+TEST(DriftSketch, EstimatesTheLargestDistanceFromTheMean) {
+  constexpr std::size_t n = 1000, ranks = 3, looks = 2000;
+  std::vector<std::vector<float>> weights(ranks, std::vector<float>(n));
+  double size = 0, moved = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (auto& w : weights) w[i] = static_cast<float>(normal(1, i));
+    weights[2][i] += 0.02f * static_cast<float>(normal(2, i));
+    const double mean = (2.0 * weights[0][i] + weights[2][i]) / 3;
+    moved += (weights[2][i] - mean) * (weights[2][i] - mean);
+    size += (2.0 * weights[0][i] * weights[0][i] + 1.0 * weights[2][i] * weights[2][i]) / 3;
+  }
+  double sum = 0, squares = 0;
+  for (std::size_t look = 0; look < looks; ++look) {
+    const std::uint64_t stream = sketch_stream(7, 3, static_cast<std::int64_t>(look));
+    std::vector<DriftSketch> sketches(ranks, DriftSketch{});
+    for (std::size_t rank = 0; rank < ranks; ++rank) {  // in two pieces
+      add_to_sketch(stream, 0, {weights[rank].data(), 360}, sketches[rank]);
+      add_to_sketch(stream, 360, {weights[rank].data() + 360, n - 360}, sketches[rank]);
+    }
+    const double told = estimated_drift(sketches, 1), square = told * told / (moved / size);
+    sum += square / looks;
+    squares += square * square / looks;
+    DriftSketch whole{};
+    if (look == 0) add_to_sketch(stream, 0, weights[2], whole);
+    if (look == 0) EXPECT_EQ(whole, sketches[2]);
+    sketches[2] = sketches[0];
+    EXPECT_EQ(estimated_drift(sketches, 1), 0);
+  }
+  EXPECT_NEAR(sum, 1, 4 * 0.008);
+  EXPECT_NEAR(std::sqrt(squares - sum * sum), std::sqrt(2.0 / 16), 4 * 0.019 * std::sqrt(2.0 / 16));
+  EXPECT_NE(sketch_stream(7, 3, 1), sketch_stream(7, 4, 1));
+  EXPECT_NE(sketch_stream(7, 3, 1), sketch_stream(8, 3, 1));
 }
 
 // By hand: two nodes of two. A mean: two ranks to their leaders, one leader to the other, and all of it back. A copy:
@@ -80,6 +136,24 @@ TEST(CoherencePlan, CountsTheStateOfEveryMatrix) {
   EXPECT_EQ(plan.blocks, 14);
   EXPECT_EQ(plan.synchronisation.sent, all.sent);
   EXPECT_EQ(plan.synchronisation.between_nodes, all.between_nodes);
+}
+
+// 16 products and a sum of squares in double of each of 14 blocks, from each of four ranks to three others, two of
+// which are on the other node; in the updates 5 to 9 after each job of ten. What drift starts is not known.
+TEST(CoherencePlan, CountsLooksAtTheDrift) {
+  PlanInput input = replicated(0);
+  EXPECT_EQ(make_plan(input).coherence.sketch.sent, 0);
+  EXPECT_EQ(make_plan(input).coherence.sketches, 0);
+  input.optimizer.refresh.coherence_drift = 0.01;
+  const CoherencePlan plan = make_plan(input).coherence;
+  EXPECT_EQ(plan.sketch.sent, 14 * 4 * 3 * 17 * 8);
+  EXPECT_EQ(plan.sketch.between_nodes, 14 * 4 * 2 * 17 * 8);
+  EXPECT_EQ(plan.sketches, 0.5);
+  EXPECT_EQ(plan.synchronisations, 0);
+  EXPECT_EQ(plan.bytes_per_update(), 0.5 * static_cast<double>(plan.sketch.sent));
+  EXPECT_GT(plan.synchronisation.sent, plan.sketch.sent);
+  input.optimizer.refresh.coherence_every = 25;
+  EXPECT_EQ(make_plan(input).coherence.synchronisations, make_plan(replicated(25)).coherence.synchronisations);
 }
 
 // Blocks are synchronised each by itself: of 48 x 48 with max_dim 32, (32, 32), (32, 16), (16, 32) and (16, 16).
