@@ -34,7 +34,7 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
   first_slot_.push_back(slots);
   squares_.resize(slots + 1);  // the flag is after them
   by_tensor_.resize(arena.size() + 1);
-  table_ = table_in_space<Exec>("sestina::squares of these", table);
+  table_ = table_in_space<Exec>("sestina::table of squares", table);
   values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes) + 1);
 }
 

@@ -100,7 +100,7 @@ void AdamW<Exec, T>::make_groups() {
     group.pieces += (tensor.gradient.size() + adamw_piece - 1) / adamw_piece;
   }
   for (std::size_t g = 0; g < groups_.size(); ++g)
-    groups_[g].table = table_in_space<Exec>("sestina::momentum of these", tables[g]);
+    groups_[g].table = table_in_space<Exec>("sestina::table of runs", tables[g]);
 }
 
 // A range of a device has 32 bits for its elements.
