@@ -35,6 +35,12 @@ void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions&
     deck.error("parallel.shard", "is not implemented with parallel.ep > 1", "state");
 }
 
+void require_whole_experts(Deck& deck, const Options& options) {
+  if (options.model.has_experts() && options.parallel.tp > 1)
+    deck.error("parallel.tp",
+               "tensor parallelism of mixtures of experts is implemented for `eval` and `generate` alone", "1");
+}
+
 void require_expert_parallel(Deck& deck, const Options& options) {
   if (options.parallel.ep == 1) return;
   constexpr const char* one = "1";

@@ -220,10 +220,11 @@ std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig& model, int t
     found.push_back({"parallel.tp", fmt::format("does not divide model.{} = {}", what, size),
                      fmt::format("a divisor of {}", size)});
   };
-  if (model.has_experts() && tp > 1)
-    found.push_back({"parallel.tp", "tensor parallelism is not implemented for mixtures of experts", "1"});
   need(model.num_attention_heads, "num_attention_heads");
-  if (!model.linear.is_dense() && model.intermediate_size % tp != 0) {
+  if (model.has_experts()) {  // each is split as an MLP is, into equal parts
+    need(model.moe_intermediate_size, "moe_intermediate_size");
+    need(model.shared_expert_intermediate_size, "shared_expert_intermediate_size");
+  } else if (!model.linear.is_dense() && model.intermediate_size % tp != 0) {
     found.push_back({"parallel.tp",
                      fmt::format("does not divide model.intermediate_size = {}: ranks have equal parts of weights with "
                                  "model.linear.form = \"{}\"",
@@ -371,6 +372,7 @@ void require_trainable(Deck& deck, Options& options) {
   require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
+  require_whole_experts(deck, options);
   require_expert_parallel(deck, options);
   require_router_bias(deck, options);
   require_shares(deck, parallel, options.train);

@@ -21,6 +21,8 @@ ModelPart model_part(const ModelConfig& whole, int tp, int tp_rank, bool sequenc
   part.config.num_attention_heads = whole.num_attention_heads / tp;
   part.config.num_key_value_heads = std::max<std::int64_t>(1, whole.num_key_value_heads / tp);
   part.config.intermediate_size = first_of_mlp(whole, tp, tp_rank + 1) - first_of_mlp(whole, tp, tp_rank);
+  part.config.moe_intermediate_size = whole.moe_intermediate_size / tp;
+  part.config.shared_expert_intermediate_size = whole.shared_expert_intermediate_size / tp;
   part.config.linear.shards = std::max<std::int64_t>(1, whole.linear.shards / tp);
   part.config.linear.first_shard = tp_rank * part.config.linear.shards;
   return part;

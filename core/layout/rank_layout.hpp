@@ -18,8 +18,8 @@ inline std::int64_t first_row_of(std::int64_t rows, int size, int rank) { return
 // One rank's part of a model under tensor parallelism: its heads, its columns of the MLP, its rows of the vocabulary,
 // and its rows of the residual stream (sequence parallelism: Korthikanti et al. 2022). The layers see the part alone.
 struct ModelPart {
-  // The sizes of this rank: num_attention_heads, num_key_value_heads, intermediate_size and vocab_size are its share,
-  // hidden_size and head_dim are whole. So tensor_specs(config) are the local tensors.
+  // The sizes of this rank: num_attention_heads, num_key_value_heads, intermediate_size, those of experts and
+  // vocab_size are its share, hidden_size and head_dim are whole. So tensor_specs(config) are the local tensors.
   ModelConfig config;
   int tp = 1, tp_rank = 0;
   std::int64_t vocabulary_begin = 0, vocabulary = 0;  // first own row of the vocabulary; all rows

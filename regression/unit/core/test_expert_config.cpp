@@ -23,7 +23,8 @@ std::string errors_of(const std::string& model, const std::string& others = "") 
   Deck deck;
   deck.add_text("[model]\n" + model + others, "deck", ".");
   try {
-    Options::read(deck);
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
     deck.finish();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_deck);
@@ -66,7 +67,8 @@ TEST(ExpertKeys, AreRefusedWhereTheyMakeNoModel) {
       {good, "[model.linear]\nform = \"poet-x\"\nblock_size = 8\n", "model.linear.form: \"poet-x\" is not implemented"},
       {good, "[optimizer]\nkind = \"galore\"\nrank = 4\nweight_bits = 8\n",
        "model.family: conflicts with optimizer.weight_bits = 8"},
-      {good, "[parallel]\ntp = 2\n", "parallel.tp: tensor parallelism is not implemented for mixtures of experts"}};
+      {good, "[parallel]\ntp = 2\n", "parallel.tp: tensor parallelism of mixtures of experts is implemented for"},
+      {good, "[parallel]\ntp = 16\n", "parallel.tp: does not divide model.moe_intermediate_size"}};
   for (const auto& [model, others, message] : cases) {
     const std::string got = errors_of(model, others);
     EXPECT_NE(got.find(message), std::string::npos) << message << ", got " << got;

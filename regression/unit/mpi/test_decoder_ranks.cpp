@@ -50,6 +50,13 @@ std::vector<DecodedModel> decoded_models() {
     add(fmt::format("{}, an MLP of 17", name(family)), small_model(family));
     all.back().config.intermediate_size = 17;
   }
+  ModelConfig shared = small_model(Family::qwen3_moe);
+  shared.moe_intermediate_size = 12;
+  shared.shared_expert_intermediate_size = 8;
+  add("qwen3_moe, a shared expert", shared);
+  ModelConfig mixtral = small_model(Family::mixtral);
+  mixtral.moe_intermediate_size = 16;  // as the intermediate size
+  add("mixtral", mixtral);
   return all;
 }
 
