@@ -10,8 +10,8 @@ namespace sestina {
 
 // The memory of one rank. A plan numbers ranks pipeline rank by pipeline rank, in each dp_rank * tp + tp_rank. Master
 // weights and state are with the owners alone; where weights are computed in fp32 they are their own masters. Counted
-// is all that a rank allocates for training on the host, but for tables of a few numbers a tensor; the libraries of a device
-// take scratch of their own instead of the host's.
+// is all that a rank allocates for training on the host, but for tables of a few numbers for each tensor; the libraries
+// of a device take scratch of their own instead of the host's.
 struct RankMemory {
   ModelSize size;                    // its parameters are the elements whose state this rank keeps
   std::size_t saved = 0;             // state that the rank writes to a checkpoint
