@@ -5,8 +5,8 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace sestina {
 

@@ -6,9 +6,9 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/plan.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/pipeline_schedule.hpp"
 #include "parallel/plan/plan_cost.hpp"
-#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/plan_reading.hpp"
 #include "parallel/plan/refresh_budget.hpp"
 

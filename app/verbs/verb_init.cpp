@@ -15,8 +15,8 @@
 #include "io/store/output_file.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/instruction_set.hpp"
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/plan/make_plan.hpp"
 
 namespace fs = std::filesystem;
 

@@ -54,8 +54,8 @@ StageParts Evaluator::parts_of(int number) const {
   parts.plan = plan_.stages[at(number)];
   const int dp_rank = plan_.dp > 1 ? grid.dp_rank : 0;
   lay_out_buckets(parts.plan, plan_.input, grid.tp_rank, dp_rank);
-  parts.layout = shard_layout(parts.plan, gradient_buckets(parts.plan, plan_.input.parallel), plan_.input, dp_rank,
-                              grid.tp_rank);
+  parts.layout =
+      shard_layout(parts.plan, gradient_buckets(parts.plan, plan_.input.parallel), plan_.input, dp_rank, grid.tp_rank);
   parts.place =
       stage_place(pipe_, schedule_, plan_.input.parallel, updates_between_merges(plan_.input.model.linear), number);
   return parts;

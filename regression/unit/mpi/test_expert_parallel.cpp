@@ -4,8 +4,8 @@
 // expert and with several, in pipeline stages, in both kinds of precision.
 #include <gtest/gtest.h>
 
-#include "parallel/exchange/traffic.hpp"
 #include "parallel/comm/expert_group.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/traffic.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

@@ -6,8 +6,8 @@
 
 #include "parallel/comm/communicator.hpp"
 #include "parallel/comm/nodes.hpp"
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/traffic.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

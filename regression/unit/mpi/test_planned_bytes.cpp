@@ -4,8 +4,8 @@
 #include <map>
 #include <mutex>
 
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
 
 namespace sestina {

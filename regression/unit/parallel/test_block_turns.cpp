@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "core/layout/rank_layout.hpp"
+#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/make_plan.hpp"
-#include "parallel/exchange/rank_memory.hpp"
 #include "parallel/plan/shard_layout.hpp"
 #include "regression/unit/parallel/plan_rig.hpp"
 

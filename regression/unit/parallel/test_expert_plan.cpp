@@ -8,9 +8,9 @@
 #include <set>
 
 #include "core/deck/deck.hpp"
-#include "parallel/plan/expert_layout.hpp"
-#include "parallel/exchange/traffic.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/exchange/traffic.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

@@ -9,8 +9,8 @@
 
 #include "core/deck/deck.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "parallel/exchange/traffic.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/exchange/traffic.hpp"
 #include "parallel/plan/plan_reading.hpp"
 #include "plan_rig.hpp"
 #include "sestina_test_paths.hpp"

@@ -6,8 +6,8 @@
 #include <functional>
 #include <random>
 
-#include "parallel/plan/plan_assign.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/plan/plan_assign.hpp"
 #include "plan_rig.hpp"
 
 namespace sestina {

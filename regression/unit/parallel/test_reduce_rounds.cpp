@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "parallel/exchange/gradient_exchange.hpp"
-#include "parallel/plan/make_plan.hpp"
 #include "parallel/exchange/rank_memory.hpp"
+#include "parallel/plan/make_plan.hpp"
 #include "parallel/rounds/reduce_rounds.hpp"
 #include "plan_rig.hpp"
 
