@@ -90,6 +90,7 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
 template <class Form, class Exec, class T>
 void run(const Exec& exec, const AdamWStep& step, const Vector<const AdamWRun<T>, Exec>& runs, std::size_t pieces) {
   const Factors<Acc<T>> f(step);
+  constexpr std::size_t length = adamw_piece;
   double* const nonfinite = step.nonfinite;
   const AdamWRun<T>* const table = runs.data();
   const std::size_t entries = runs.extent(0);
@@ -101,8 +102,8 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const AdamWRun<T>
   if constexpr (is_host<Exec>) {
     Kokkos::parallel_for("adamw", Kokkos::RangePolicy<Exec>(exec, 0, pieces), [=](std::size_t piece) {
       const AdamWRun<T>& of = entry_with(table, entries, piece);
-      const std::size_t at = (piece - of.first) * adamw_piece;
-      update(of, at, Kokkos::min(adamw_piece, of.elements - at));
+      const std::size_t at = (piece - of.first) * length;
+      update(of, at, Kokkos::min(length, of.elements - at));
     });
   } else {
     using Teams = Kokkos::TeamPolicy<Exec>;
@@ -111,8 +112,8 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const AdamWRun<T>
         KOKKOS_LAMBDA(const typename Teams::member_type& team) {
           const auto piece = static_cast<std::size_t>(team.league_rank());
           const AdamWRun<T>& of = entry_with(table, entries, piece);
-          const std::size_t at = (piece - of.first) * adamw_piece;
-          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(adamw_piece, of.elements - at)),
+          const std::size_t at = (piece - of.first) * length;
+          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - at)),
                                [&](std::size_t i) { update(of, at + i, 1); });
         });
   }

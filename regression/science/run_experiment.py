@@ -99,7 +99,8 @@ def parse():
     parser.add_argument("--cells", nargs="+", help="these cells of theirs alone")
     parser.add_argument("--override", nargs="*", default=[], help="further section.key=value")
     parser.add_argument("--table", action="store_true", help="of the runs there are; trains nothing")
-    parser.add_argument("--report", type=pathlib.Path, help="in place of printing tables fills them into this file")
+    parser.add_argument("--report", type=pathlib.Path,
+                        help="in place of printing tables fills them into this file; those of other experiments stay")
     parser.add_argument("--list", action="store_true", help="says how far each cell is; trains nothing")
     args = parser.parse_args()
     if unknown := set(args.only) - set(experiments.EXPERIMENTS):
@@ -128,7 +129,8 @@ def main():
         work_through(args, results, cells)
     if args.report:
         lengths = {name: experiment.steps or STEPS for name, experiment in experiments.EXPERIMENTS.items()}
-        tables.fill(args.report, results, experiments.EXPERIMENTS, lengths)
+        chosen = {name: experiments.EXPERIMENTS[name] for name in args.only}
+        tables.fill(args.report, results, chosen, lengths)
         return
     for name in args.only:
         print("\n".join(tables.of(results, experiments.EXPERIMENTS[name])))

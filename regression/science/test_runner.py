@@ -185,6 +185,9 @@ class TheProgram(unittest.TestCase):
         self.assertRegex(rows[0], r"\| \d\.\d{4} \(spread \d\.\d{4}\) \| \+0\.0000 \|")
         self.assertRegex(text, r"\| slowdown of basis rotation .* \| not run \|")  # it needs cells that did not run
         self.assertIn("</svg>", (place / "page_B2-8.svg").read_text())
+        page.write_text(text)
+        subprocess.run([*RUNNER, "--work", place / "no runs", *SHORT, "--table", "--report", page, "--only", "B3"], check=True)
+        self.assertEqual(page.read_text(), text)  # tables of other experiments stay
 
     def refuse_other_settings(self, place):
         self.assertIn("other settings", self.run_cells(place, "train.clip_norm=0.5", code=1))
