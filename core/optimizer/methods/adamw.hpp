@@ -128,10 +128,10 @@ class AdamW {
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;
   Kokkos::View<float*, typename Exec::memory_space> scales_;
-  void* queue_;  // of the space that updates
-  const LayerMerges* early_ = nullptr;
-  std::shared_ptr<Pager> pager_;  // null: all state is always in memory
-  std::int64_t product_of_ = 0;   // mu_1 ... mu_(product_of_) is product_
+  void* queue_;                         // of the space that updates
+  const LayerMerges* early_ = nullptr;  // null: no layer is merged early
+  std::shared_ptr<Pager> pager_;        // null: all state is always in memory
+  std::int64_t product_of_ = 0;         // mu_1 ... mu_(product_of_) is product_
   double product_ = 1;
 };
 
