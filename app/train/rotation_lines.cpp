@@ -79,10 +79,14 @@ std::vector<EarlyMerge> gather_early_merges(Communicator& world, const std::vect
   nlohmann::json mine = nlohmann::json::array();
   for (PipelineStage* stage : stages)
     for (const EarlyMerge& merge : stage->early_merges()) mine.push_back({merge.layer, merge.weight, merge.largest_q});
-  std::vector<EarlyMerge> all;
+  std::map<int, EarlyMerge> by_layer;  // each is on one stage, all of whose ranks tell of it
   for (const std::string& text : world.all_gather(mine.dump()))
-    for (const nlohmann::json& merge : nlohmann::json::parse(text))
-      all.push_back({merge.at(0).get<int>(), merge.at(1).get<std::string>(), merge.at(2).get<double>()});
+    for (const nlohmann::json& merge : nlohmann::json::parse(text)) {
+      const int layer = merge.at(0).get<int>();
+      by_layer[layer] = {layer, merge.at(1).get<std::string>(), merge.at(2).get<double>()};
+    }
+  std::vector<EarlyMerge> all;
+  for (const auto& [layer, merge] : by_layer) all.push_back(merge);
   return all;
 }
 

@@ -21,7 +21,7 @@ struct RotationLines {
 // Returns them on all ranks; collective.
 RotationLines gather_rotations(Communicator& world, const std::vector<PipelineStage*>& stages, const Plan&);
 
-// Returns the layers that were merged early after the last update, as all ranks tell of them, on all ranks; collective.
+// Returns the layers that were merged early after the last update, in their order, on all ranks; collective.
 std::vector<EarlyMerge> gather_early_merges(Communicator& world, const std::vector<PipelineStage*>& stages);
 
 }  // namespace sestina

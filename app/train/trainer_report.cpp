@@ -193,14 +193,11 @@ void Trainer::write_rotations() {
   turned_far_ = far;
 }
 
-// Each layer is on one stage, all of whose ranks tell of it.
 void Trainer::note_early_merges() {
-  std::map<int, EarlyMerge> merges;
-  for (EarlyMerge& merge : gather_early_merges(runtime_.world(), executor_.runs())) merges[merge.layer] = merge;
-  for (const auto& [layer, merge] : merges) {
+  for (const EarlyMerge& merge : gather_early_merges(runtime_.world(), executor_.runs())) {
     const std::string what =
         fmt::format("{} is turned by ||Q|| = {:.3g}, above model.linear.merge_bound = {}: layer {} is merged early",
-                    merge.weight, merge.largest_q, options_.model.linear.merge_bound, layer);
+                    merge.weight, merge.largest_q, options_.model.linear.merge_bound, merge.layer);
     if (runtime_.is_first()) spdlog::info("step {}: {}", step_, what);
     metrics_.event(step_, "merge", what);
   }

@@ -83,7 +83,7 @@ void estimate(RunPlan& run) {
   if (machine.peak_tflops) run.first_bases_s = run.first_bases_flops / (*machine.peak_tflops * 1e12);
   if (machine.network_bandwidth) {
     double bytes = 0;
-    for (const Collective& collective : collectives(run.plan)) bytes += sent_bytes(collective, run.plan);
+    for (const Collective& collective : run.sent) bytes += sent_bytes(collective, run.plan);
     bytes += run.plan.coherence.bytes_per_update() / run.plan.ranks();
     run.network_s = bytes / (*machine.network_bandwidth * 1e9);
   }
@@ -151,6 +151,7 @@ RunPlan make_run_plan(const Options& options) {
   RunPlan run;
   run.options = options;
   run.plan = make_plan(options);
+  run.sent = collectives(run.plan);
   run.memory = rank_memory(run.plan, planned_threads(options), options.checkpoint.async);
   run.needed_bytes = largest(run, [](const RankMemory& memory) { return memory.total(); });
   run.compared = compare_memory(run);

@@ -18,6 +18,7 @@ struct RunPlan {
   Options options;
   Plan plan;                       // has one stage on each pipeline rank
   std::vector<RankMemory> memory;  // by rank, stage by stage
+  std::vector<Collective> sent;    // in one step
   std::size_t needed_bytes = 0;    // bytes of the fullest rank
   // The memories that the need is compared with: those of the deck's machine, or of this one for a run of one rank.
   // Empty: not known.

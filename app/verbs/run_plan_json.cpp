@@ -107,7 +107,7 @@ Json ownership_json(const RunPlan& run) {
     for (const BucketLayout& bucket : stage->scalar_buckets)
       scalar_buckets.push_back({{"tensors", names_of(*stage, bucket.specs)}, {"cuts", bucket.cut}});
   }
-  for (const Collective& c : collectives(plan))
+  for (const Collective& c : run.sent)
     sent.push_back({{"operation", c.operation},
                     {"group", c.group},
                     {"what", c.what},

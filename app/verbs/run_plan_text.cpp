@@ -200,12 +200,11 @@ void print_refreshes(const RunPlan& run) {
 }
 
 void print_collectives(const RunPlan& run) {
-  const std::vector<Collective> sent = collectives(run.plan);
-  if (sent.empty()) return;
+  if (run.sent.empty()) return;
   const auto column = [](const std::string& text) { return fmt::format("{:>16}", text); };
   fmt::print("{:42}{:>8}{:>14}{:>16}{}\n", "collectives of a step", "calls", "buffers", "sent by a rank",
              run.options.parallel.node_size > 0 ? column("between nodes") : "");
-  for (const Collective& c : sent) {
+  for (const Collective& c : run.sent) {
     const auto between = between_nodes_bytes(c, run.options);
     fmt::print("  {:7} {:14} {:17}{:>9}{:>14}{:>16}{}\n", c.group, c.operation, c.what, c.count,
                with_unit(static_cast<double>(c.bytes), "B"), with_unit(sent_bytes(c, run.plan), "B"),

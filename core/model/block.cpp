@@ -129,8 +129,8 @@ void activate_backward(Context<Exec>& context, const Matrix<T, Exec>& d_inner, c
     gelu_backward<Exec, T>(context.exec, gelu_form(context.config()), d_inner, up, up, d_inner);
 }
 
-// Computes a mixture of which each rank has a part of every expert, and sums the parts of all experts at once. Passes
-// without gradients alone come here, with all rows on every rank.
+// Computes a mixture, of which each tensor-parallel rank has a part of every expert, and sums the parts of all experts
+// at once. On several of these ranks only passes without gradients come here, with all rows on every rank.
 template <class Exec, class T>
 void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                             LayerActivations<Exec, T>& a, const Matrix<T, Exec>& down) {
@@ -140,7 +140,7 @@ void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec,
       auto frame = context.workspace.frame();
       const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
       activate<Exec, T>(context, a.up, inner);
-      linear_product<Exec, T>(context, w.down, inner, {}, partial);
+      linear_product<Exec, T>(context, w.down, inner, a.kept_down, partial);
     }
     experts_forward_down<Exec, T>(context, w, a, has_mlp(context), partial);
   });
@@ -159,15 +159,13 @@ template <class Exec, class T>
 void mlp_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
                       Matrix<T, Exec> branch) {
   const Matrix<T, Exec> down = context.post_norm() ? a.down : branch;
-  if (context.config().has_experts() && context.part.tp > 1)
-    return mixture_forward_summed<Exec, T>(context, w, a, down);
-  if (has_mlp(context)) {
+  if (context.config().has_experts()) return mixture_forward_summed<Exec, T>(context, w, a, down);
+  {
     auto frame = context.workspace.frame();
     const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
     activate<Exec, T>(context, a.up, inner);
     linear_forward_summed<Exec, T>(context, w.down, inner, down, a.kept_down);
   }
-  if (context.config().has_experts()) experts_forward_down<Exec, T>(context, w, a, has_mlp(context), down);
   if (context.post_norm()) norm_forward<Exec, T>(context, w.mlp_norm, down, {}, {}, branch, a.mlp_norm);
 }
 

@@ -29,13 +29,14 @@ KOKKOS_INLINE_FUNCTION double chunk_sum(const T* x, std::size_t n) {
   return partial[0];
 }
 
-// Sets partial(c) to the sum of x.values[begin, begin + count), x being what chunk_at(c) gives. On the host one thread
-// sums a chunk in the order of chunk_sum; on a device one team does, whose order is fixed by its size.
 template <class T>
 struct Chunk {
   const T* x;
   std::size_t count;
 };
+
+// Sets partial(c) to the sum of the chunk that chunk_at(c) gives. On the host one thread sums it in the order of
+// chunk_sum; on a device one team does, whose order is fixed by its size.
 template <class Term, class Exec, class ChunkAt>
 void sum_each_chunk(const Exec& exec, const ChunkAt& chunk_at, Vector<double, Exec> partial) {
   if constexpr (is_host<Exec>) {

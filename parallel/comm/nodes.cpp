@@ -53,6 +53,16 @@ NodeLevels even_nodes(int ranks, int members) {
   return NodeLevels(std::move(node_of));
 }
 
+std::int64_t pairs_between_nodes(const NodeLevels& levels) {
+  const auto ranks = static_cast<std::int64_t>(levels.node_of.size());
+  std::int64_t pairs = 0;
+  for (const auto& node : levels.nodes) {
+    const auto mates = static_cast<std::int64_t>(node.size());
+    pairs += mates * (ranks - mates);
+  }
+  return pairs;
+}
+
 bool continues_the_tree(const NodeLevels& levels) {
   const std::size_t ranks = levels.nodes[0].size();
   if ((ranks & (ranks - 1)) != 0) return false;

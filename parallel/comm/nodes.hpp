@@ -2,6 +2,7 @@
 // Kokkos.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct NodeLevels {
 
 // The levels of `ranks` ranks in order, `members` of them on each node.
 NodeLevels even_nodes(int ranks, int members);
+
+// Returns the number of pairs of ranks, in either order, that are on two nodes.
+std::int64_t pairs_between_nodes(const NodeLevels&);
 
 // True where sums over nodes of sums inside them are the sums of kernels/blas/sums.hpp over all ranks, to the bit:
 // neighbouring ranks, a power of two of them on every node but the last, which may have fewer.

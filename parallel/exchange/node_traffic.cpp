@@ -16,12 +16,7 @@ namespace {
 double crossings(const NodeLevels& levels, bool two_levels) {
   const auto nodes = static_cast<double>(levels.nodes.size());
   if (two_levels && continues_the_tree(levels)) return nodes - 1;
-  double others = 0;
-  for (const auto& node : levels.nodes) {
-    const auto mates = static_cast<double>(node.size());
-    others += mates * (static_cast<double>(levels.node_of.size()) - mates);
-  }
-  return others / static_cast<double>(levels.node_of.size());
+  return static_cast<double>(pairs_between_nodes(levels)) / static_cast<double>(levels.node_of.size());
 }
 
 // Returns the bytes between nodes of a sum (twice) or a gather (once) along a ring of `members` ranks: a part of the

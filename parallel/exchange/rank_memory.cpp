@@ -38,10 +38,11 @@ struct Planned {
 struct Shard {
   StagePlan stage;    // with its own buckets
   RankLayout layout;  // of the data-parallel rank that is looked at
-  std::vector<TensorSpec> local;
+  std::vector<TensorSpec> local;  // those of the layout
   GradientBuckets buckets;
   BucketReduction reduction, expert_reduction;
   ModelPart part;
+  SumStaging staging;
   StagePlace place;
   int tp_rank = 0;
 };
@@ -146,11 +147,11 @@ Shard shard_of(const Planned& s, int number, int tp_rank, int dp_rank) {
   };
   shard.reduction = reduction(false, s.levels);
   shard.expert_reduction = reduction(true, even_nodes(expert_holders(parallel), expert_holders(parallel)));
-  shard.local = local_shapes(shard.stage.specs, s.input.model, s.plan.tp, tp_rank);
-  drop_other_experts(shard.local, s.input, dp_rank);
   shard.layout = shards_of_rank(shard.stage, s.input, dp_rank, tp_rank);
+  for (const TensorHolding& tensor : shard.layout.tensors) shard.local.push_back(tensor.local);
   shard.part = model_part(s.input.model, s.plan.tp, tp_rank, parallel.sequence_parallel);
   set_experts(shard.part, parallel, dp_rank);
+  shard.staging = common_staging(shard.stage, s.input, shard.part);
   shard.place = stage_place(s.pipe, s.schedule, parallel, updates_between_merges(s.input.model.linear), number);
   return shard;
 }
@@ -206,9 +207,8 @@ std::vector<RankMemory> rank_memory(const Plan& plan, int threads, bool copies) 
       for (int dp_rank = part % places; dp_rank < plan.dp; dp_rank += places) {
         const std::size_t rank = at(plan.pipe.rank_of(number)) * in_stage + at(dp_rank * plan.tp + tp_rank);
         add(all[rank], stage_memory(s, shard, common, dp_rank, updates));
-        const SumStaging sums = sum_staging(shard.stage, input, shard.part, dp_rank);
-        staging[rank] = {std::max(staging[rank].group, sums.group),
-                         std::max(staging[rank].same_heads, sums.same_heads)};
+        staging[rank].cover(shard.staging);
+        staging[rank].cover(sum_staging(sums_of_updates(shard.stage, input, shard.part, dp_rank), shard.part));
         if (!seen[rank]) all[rank].size.activations += tokens * at(shard.place.slots + 1);  // one for evaluation
         seen[rank] = true;
       }

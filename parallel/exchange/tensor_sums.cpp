@@ -97,26 +97,28 @@ std::vector<TensorSum> sums_of_gradients(const StagePlan& stage, const PlanInput
   return sums;
 }
 
-SumStaging sum_staging(const StagePlan& stage, const PlanInput& input, const ModelPart& part, int dp_rank) {
+SumStaging sum_staging(const std::vector<TensorSum>& sums, const ModelPart& part) {
   SumStaging staging;
   const int holders = part.key_value_holders();
-  const auto columns = static_cast<std::size_t>(part.config.hidden_size);  // of rows that are scattered
-  const auto add = [&](const std::vector<TensorSum>& sums) {
-    for (const TensorSum& sum : sums) {
-      const auto n = static_cast<std::size_t>(sum.largest);
-      std::size_t& most = sum.same_heads ? staging.same_heads : staging.group;
-      const std::size_t arriving =
-          sum.same_heads ? summed_from_others(n, holders, part.tp_rank % holders)
-          : sum.scatters_rows
-              ? at(part.tp - 1) * static_cast<std::size_t>(part.own_rows(sum.largest / part.config.hidden_size)) *
-                    columns
-              : summed_from_others(n, part.tp, part.tp_rank);
-      most = std::max(most, arriving * sum.width);
-    }
-  };
-  add(sums_of_passes(stage, input, part));
-  add(sums_of_gradients(stage, input, part));
-  add(sums_of_updates(stage, input, part, dp_rank));
+  const std::int64_t columns = part.config.hidden_size;  // of rows that are scattered
+  for (const TensorSum& sum : sums) {
+    const auto n = static_cast<std::size_t>(sum.largest);
+    std::size_t arriving = 0;
+    if (sum.same_heads)
+      arriving = summed_from_others(n, holders, part.tp_rank % holders);
+    else if (sum.scatters_rows)
+      arriving = at(part.tp - 1) * static_cast<std::size_t>(part.own_rows(sum.largest / columns) * columns);
+    else
+      arriving = summed_from_others(n, part.tp, part.tp_rank);
+    std::size_t& most = sum.same_heads ? staging.same_heads : staging.group;
+    most = std::max(most, arriving * sum.width);
+  }
+  return staging;
+}
+
+SumStaging common_staging(const StagePlan& stage, const PlanInput& input, const ModelPart& part) {
+  SumStaging staging = sum_staging(sums_of_passes(stage, input, part), part);
+  staging.cover(sum_staging(sums_of_gradients(stage, input, part), part));
   return staging;
 }
 

@@ -2,6 +2,7 @@
 // every rank has a part. One list says what is summed; the memory in which parts of other ranks arrive (TensorGroup)
 // and what the plan says is sent follow from it. No Kokkos.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,8 +44,14 @@ std::vector<TensorSum> sums_of_updates(const StagePlan&, const PlanInput&, const
 // The bytes in which parts of other ranks arrive, for the largest sum over each of the two groups.
 struct SumStaging {
   std::size_t group = 0, same_heads = 0;
+  void cover(const SumStaging& other) {
+    group = std::max(group, other.group);
+    same_heads = std::max(same_heads, other.same_heads);
+  }
 };
-SumStaging sum_staging(const StagePlan&, const PlanInput&, const ModelPart& part, int dp_rank);
+SumStaging sum_staging(const std::vector<TensorSum>&, const ModelPart& part);
+// Those of a rank's passes and gradients, the same for all data-parallel ranks that hold the same experts.
+SumStaging common_staging(const StagePlan&, const PlanInput&, const ModelPart& part);
 
 void add_sums(Traffic&, const std::vector<TensorSum>&);
 

@@ -15,12 +15,7 @@ namespace {
 // Returns what all ranks send when each tells so many bytes to every other.
 CoherenceBytes told_to_all(std::int64_t bytes, const NodeLevels& levels) {
   const auto ranks = static_cast<std::int64_t>(levels.node_of.size());
-  std::int64_t far = 0;  // pairs of ranks on two nodes
-  for (const auto& node : levels.nodes) {
-    const auto mates = static_cast<std::int64_t>(node.size());
-    far += mates * (ranks - mates);
-  }
-  return {ranks * (ranks - 1) * bytes, far * bytes};
+  return {ranks * (ranks - 1) * bytes, pairs_between_nodes(levels) * bytes};
 }
 
 // Returns the bytes of a matrix (rows, cols) that are averaged and that are copied; zero where it has no job.

@@ -70,7 +70,8 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
       watch_(exec) {
-  const SumStaging staging = sum_staging(plan, input, stage.part(), groups.ranks.grid.dp_rank);
+  SumStaging staging = common_staging(plan, input, stage.part());
+  staging.cover(sum_staging(sums_of_updates(plan, input, stage.part(), groups.ranks.grid.dp_rank), stage.part()));
   groups.tensor.reserve(staging.group);
   groups.replicas.reserve(staging.same_heads);
   OptimizerOptions optimizer = input.optimizer;

@@ -78,14 +78,13 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
 
 template <class Exec, class T>
 void AdamW<Exec, T>::make_groups() {
-  grouped_.resize(runs_.size());
   if (options_.rule != ElementRule::adamw) return;
   std::vector<std::vector<AdamWRun<T>>> tables;
   for (std::size_t r = 0; r < runs_.size(); ++r) {
-    const Run& run = runs_[r];
+    Run& run = runs_[r];
     const OwnedTensor<Exec, T>& tensor = run.tensor;
     if (run.place.coded || !run.pages.empty() || tensor.gradient.size() == 0) continue;
-    grouped_[r] = true;
+    run.grouped = true;
     std::size_t g = 0;
     while (g < groups_.size() && !runs_[groups_[g].runs.front()].as(tensor, run.rates)) ++g;
     if (g == groups_.size()) {
@@ -230,9 +229,8 @@ void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, doubl
     }
     adamw<Exec, T>(exec, adamw_step(now, runs_[group.runs.front()]), group.table, group.pieces);
   }
-  for (std::size_t r = 0; r < runs_.size(); ++r) {
-    if (grouped_[r]) continue;
-    Run& run = runs_[r];
+  for (Run& run : runs_) {
+    if (run.grouped) continue;
     const InUse pinned(run.pages);
     const Moment now = moment_of(run, t, factor, gradient_scale);
     if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);

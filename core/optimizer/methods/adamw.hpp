@@ -64,6 +64,7 @@ class AdamW {
     TensorRates rates;
     Pages pages = {};        // by field; empty: its state is always in memory
     std::int64_t calls = 0;  // updates made
+    bool grouped = false;    // updated in one launch with others
     bool as(const OwnedTensor<Exec, T>& other, const TensorRates& r) const {
       const TensorSpec &own = tensor.spec, &spec = other.spec;
       return rates == r && own.reset_every == spec.reset_every && own.reset_phase == spec.reset_phase &&
@@ -123,7 +124,6 @@ class AdamW {
   std::vector<std::size_t> run_of_;  // by tensor; the first of its pieces
   std::vector<Run> runs_;
   std::vector<Group> groups_;        // of AdamW alone
-  std::vector<bool> grouped_;        // by run
   std::vector<std::string> fields_;  // of the rule
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;

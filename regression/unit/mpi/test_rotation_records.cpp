@@ -1,7 +1,6 @@
 // Measured rotations on all layouts against those of one rank, and updates that have the same bits measured or not.
 #include <gtest/gtest.h>
 
-#include <map>
 
 #include "app/train/rotation_lines.hpp"
 #include "regression/unit/mpi/training_rig.hpp"
@@ -116,10 +115,7 @@ BoundedRun bounded_run(Communicator& ranks, const TrainingCase& run) {
   BoundedRun result;
   for (int t = 0; t < 5; ++t) {
     train_steps(session, run.options, t, t + 1, result.trained);
-    std::map<int, EarlyMerge> by_layer;
-    for (const EarlyMerge& merge : gather_early_merges(ranks, session.runs())) by_layer[merge.layer] = merge;
-    result.merges.emplace_back();
-    for (const auto& [layer, merge] : by_layer) result.merges.back().push_back(merge);
+    result.merges.push_back(gather_early_merges(ranks, session.runs()));
   }
   return result;
 }
