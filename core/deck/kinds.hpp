@@ -64,6 +64,8 @@ enum class BasisForm : std::uint8_t { gram, svd };
 enum class Order : std::uint8_t { after, before };              // before or after the step
 enum class FirstStep : std::uint8_t { skip, use };              // skip: the first call only sets up bases and factors
 enum class MomentumBasis : std::uint8_t { original, rotated };  // rotated: the rotated momentum is kept too
+// Precision in which the products of an update read their operands; they sum in fp32.
+enum class MatmulPrecision : std::uint8_t { fp32, bf16 };
 
 struct Options;
 

@@ -22,6 +22,7 @@ void BasisRotationOptions::fields(OptionFields& f) {
   f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.choice("dialect", dialect, {"corrected", "release"});
+  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
 }
 
 namespace {
@@ -48,6 +49,7 @@ RotatedAdamRule rotation_rule(const MatrixOptions& options, std::size_t rows, st
   rule.decay_first = true;
   rule.keep_rotated = keeps_rotated(o);
   rule.from_momentum = !has_factors(o);
+  rule.precision = o.matmul_precision;
   rule.release = o.dialect == Keys::Dialect::release;
   // The published code looks for a left basis to know whether there is any.
   if (rule.release && !is_bilateral(o) && rows >= cols) rule.refresh_every = 1;

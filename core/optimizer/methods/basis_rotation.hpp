@@ -13,6 +13,7 @@ struct BasisRotationOptions {
   BasisForm basis_first = BasisForm::gram;
   MomentumBasis momentum_basis = MomentumBasis::original;
   enum class Dialect : std::uint8_t { corrected, release } dialect = Dialect::corrected;
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;
 
   void fields(OptionFields&);
 };

@@ -27,6 +27,7 @@ void KlOptions::fields(OptionFields& f) {
   f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("first_step", first_step, {"skip", "use"});
   f.choice("decay_order", decay_order, {"after", "before"});
+  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
 }
 
 double KlRule::ceiling(std::size_t d) const {
@@ -39,7 +40,7 @@ KlFactors<Space>::KlFactors(MatrixState<Space>& state, const MatrixOptions& opti
     : rule_(rule),
       rows_(rows),
       cols_(cols),
-      sides_(state, options, rule.refresh.first, rows, cols),
+      sides_(state, options, rule.refresh.first, rule.matmul_precision, rows, cols),
       left_values_(state.vector("eigenvalue_left")),
       right_values_(state.vector("eigenvalue_right")) {}
 
@@ -85,8 +86,9 @@ bool KlFactors<Space>::start(Stream<Space>& stream, std::int64_t updates, double
   const auto left = static_cast<float>(weight / static_cast<double>(cols_));
   const auto right = static_cast<float>(weight / static_cast<double>(rows_));
   const auto left_factor = sides_.left.factor.write(), right_factor = sides_.right.factor.write();
-  stream.gemm.template symmetric<float, float>(Op::none, left, gradient, 0, left_factor.view());
-  stream.gemm.template symmetric<float, float>(Op::transpose, right, gradient, 0, right_factor.view());
+  const Products<Space> products = sides_.products(stream);
+  products.symmetric(Op::none, left, gradient, 0, left_factor.view());
+  products.symmetric(Op::transpose, right, gradient, 0, right_factor.view());
   return true;
 }
 
@@ -120,13 +122,12 @@ void KlFactors<Space>::accumulate(Stream<Space>& stream, double gradient_scale, 
   const auto keep = static_cast<float>(beta);
   const auto left_factor = sides_.left.factor.write(), right_factor = sides_.right.factor.write();
   scale_lines<Space>(stream.exec, {}, roots.right, half);
-  stream.gemm.template symmetric<float, float>(Op::none, static_cast<float>((1 - beta) / n), half, keep,
-                                               left_factor.view());
-  multiply<Space>(stream, Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis.read(),
-                  gradient, 0, half);
+  const Products<Space> products = sides_.products(stream);
+  products.symmetric(Op::none, static_cast<float>((1 - beta) / n), half, keep, left_factor.view());
+  products.multiply(Op::transpose, Op::none, static_cast<float>(gradient_scale), sides_.left.basis.read(), gradient, 0,
+                    half);
   scale_lines<Space>(stream.exec, roots.left, {}, half);
-  stream.gemm.template symmetric<float, float>(Op::transpose, static_cast<float>((1 - beta) / m), half, keep,
-                                               right_factor.view());
+  products.symmetric(Op::transpose, static_cast<float>((1 - beta) / m), half, keep, right_factor.view());
 }
 
 template <class Space>
@@ -177,6 +178,7 @@ void declare_kl_update(Workspace<Space>& workspace, const MatrixOptions& options
   const RotatedGradient<Space> gradient(workspace, rows, cols);
   const typename KlFactors<Space>::Roots roots(workspace, rows, cols);
   const LineSums<Space> sums(workspace, rows, cols);
+  declare_products<Space>(workspace, rule.matmul_precision, rows, cols);
   declare<ColumnSquaresScratch<Space>>(workspace, rows, cols);
 }
 

@@ -15,6 +15,7 @@ struct KlOptions {
   BasisForm basis_first = BasisForm::gram;
   FirstStep first_step = FirstStep::skip;
   Order decay_order = Order::after;
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;
 
   void fields(OptionFields&);
 };

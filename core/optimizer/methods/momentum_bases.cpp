@@ -48,8 +48,9 @@ bool power_step(Stream<Space>& stream, TwoSided<Space>& sides, const RotatedAdam
   const auto frame = stream.workspace.frame();
   const Sides read{sides.reads_factor(sides.left, point), sides.reads_factor(sides.right, point)};
   const MomentumFactors<Space> factors(stream.workspace, read, momentum.extent(0), momentum.extent(1));
-  if (read.left) stream.gemm.template symmetric<float, float>(Op::none, 1, momentum, 0, factors.left);
-  if (read.right) stream.gemm.template symmetric<float, float>(Op::transpose, 1, momentum, 0, factors.right);
+  const Products<Space> products = sides.products(stream);
+  if (read.left) products.symmetric(Op::none, 1, momentum, 0, factors.left);
+  if (read.right) products.symmetric(Op::transpose, 1, momentum, 0, factors.right);
   return sides.refresh(stream, rule.refresh, point, {second_moment, {}, {}}, factors.left, factors.right);
 }
 
@@ -161,6 +162,7 @@ void declare_refresh_from_momentum(Workspace<Space>& workspace, Sides sides, con
   if (rule.release) return declare_published_step(workspace, sides, rows, cols);
   const auto frame = workspace.frame();
   const MomentumFactors<Space> factors(workspace, sides, rows, cols);
+  declare_products<Space>(workspace, rule.precision, rows, cols);
   declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
 }
 

@@ -59,7 +59,7 @@ RotatedAdam<Space>::RotatedAdam(const Space& exec, const MatrixOptions& options,
     : rule_(rule),
       shape_(shape),
       state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-      sides_(state_, options, rule.refresh.first, shape.rows, shape.cols),
+      sides_(state_, options, rule.refresh.first, rule.precision, shape.rows, shape.cols),
       momentum_(state_.matrix("momentum")),
       second_moment_(state_.matrix("second_moment")),
       updates_(state_.counter("updates")),
@@ -175,12 +175,14 @@ void RotatedAdam<Space>::declare_update(Workspace<Space>& workspace, const Matri
                                         const RotatedAdamRule& rule, std::size_t rows, std::size_t cols) {
   const Sides sides = sides_with_bases(fields_of(options, rows, cols));
   declare_first_bases<Space>(workspace, rule.refresh.first, sides, rows, cols);
+  if (!rule.from_momentum) declare_products<Space>(workspace, rule.precision, rows, cols);
   if (rule.from_momentum)
     declare_refresh_from_momentum<Space>(workspace, sides, rule, rows, cols);
   else
     declare_side_refreshes<Space>(workspace, sides, rule.refresh, rows, cols);
   const auto frame = workspace.frame();
   const DirectionPieces<Space> pieces(workspace, rows, cols);
+  declare_products<Space>(workspace, rule.precision, rows, cols);
   if (!rule.normalize) return;
   const NormalizePieces<Space> factor(workspace);
   declare<SumScratch<Space>>(workspace, rows * cols);

@@ -10,6 +10,7 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/methods/two_sided.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
@@ -188,17 +189,19 @@ class Shampoo final : public MatrixOptimizer<Space> {
     const ShampooRule rule(options);
     const ShampooLayout layout = shampoo_layout(rule, rows, cols);
     if (layout.blocks.size() > 1) WholeDirection<Space>(workspace, layout);
-    const auto side = [&](std::size_t d) {
+    const auto side = [&](const ShampooBlock& b, std::size_t d) {
       const auto frame = workspace.frame();
       if (rule.packed) UnpackedFactor<Space>(workspace, d);
+      declare_products<Space>(workspace, rule.matmul_precision, b.rows, b.cols);
       declare_refresh<Space>(workspace, rule.method, d);
     };
     for (const ShampooBlock& b : layout.blocks) {
-      side(b.rows);
-      if (!layout.is_vector) side(b.cols);
+      side(b, b.rows);
+      if (!layout.is_vector) side(b, b.cols);
       const auto frame = workspace.frame();
       const BlockPieces<Space> pieces(workspace, b);
       const GraftPieces<Space> squares(workspace);
+      declare_products<Space>(workspace, rule.matmul_precision, b.rows, b.cols);
       declare<SumScratch<Space>>(workspace, b.rows * b.cols);
     }
   }
@@ -295,8 +298,9 @@ class Shampoo final : public MatrixOptimizer<Space> {
       unpack_symmetric<Space>(stream.exec, flat<float, Space>(kept.view()), factor);
     }
     const double gain = rule_.beta2 < 1 ? 1 - rule_.beta2 : 1;
-    stream.gemm.template symmetric<float, float>(op, static_cast<float>(gain * gradient_scale * gradient_scale),
-                                                 gradient, static_cast<float>(rule_.beta2), factor);
+    const Products<Space> products{stream, rule_.matmul_precision};
+    products.symmetric(op, static_cast<float>(gain * gradient_scale * gradient_scale), gradient,
+                       static_cast<float>(rule_.beta2), factor);
     if (s.is_packed) pack_symmetric<Space>(stream.exec, factor, flat<float, Space>(kept.view()));
     const bool due =
         t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, stream.refresh.policy));
@@ -347,11 +351,11 @@ class Shampoo final : public MatrixOptimizer<Space> {
                                       Vector<double, Space>(squares.data() + place, 1));
     };
     if (grafts) squares_of(graft, 0);
-    stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, sides_[first].root.read(), filtered, 0, other);
+    const Products<Space> products{stream, rule_.matmul_precision};
+    products.multiply(Op::none, Op::none, 1, sides_[first].root.read(), filtered, 0, other);
     Matrix<float, Space> direction = other;
     if (!layout_.is_vector) {
-      stream.gemm.template operator()<float, float>(Op::none, Op::none, 1, other, sides_[first + 1].root.read(), 0,
-                                                    filtered);
+      products.multiply(Op::none, Op::none, 1, other, sides_[first + 1].root.read(), 0, filtered);
       direction = filtered;
     }
     if (!grafts) return {direction};

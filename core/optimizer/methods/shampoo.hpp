@@ -26,6 +26,7 @@ struct ShampooOptions {
   Order perturb = Order::before;  // eps is added before the decomposition or after it
   Order decay_order = Order::before;
   bool merge_dims = false, packed = false;
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;
 
   void fields(OptionFields&);
   bool grafts_by_moment() const { return graft != Graft::none && graft != Graft::sgd; }  // keeps a second moment

@@ -23,6 +23,7 @@ void SoapOptions::fields(OptionFields& f) {
   f.choice("basis_refresh", basis_refresh, {"qr", "eigh"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.flag("normalize", normalize);
+  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
 }
 
 namespace {
@@ -49,6 +50,7 @@ RotatedAdamRule soap_rule(const MatrixOptions& options) {
   rule.factor_bias_correction = o.factor_bias_correction;
   rule.keep_rotated = keeps_rotated(o);
   rule.normalize = o.normalize;
+  rule.precision = o.matmul_precision;
   return rule;
 }
 

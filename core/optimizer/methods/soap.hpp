@@ -16,6 +16,7 @@ struct SoapOptions {
   enum class Refresh : std::uint8_t { qr, eigh } basis_refresh = Refresh::qr;
   MomentumBasis momentum_basis = MomentumBasis::original;
   bool normalize = false;
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;
 
   void fields(OptionFields&);
 };

@@ -21,6 +21,7 @@ void SoapMuonOptions::fields(OptionFields& f) {
   f.integer("max_dim", max_dim, {.min = 1});
   f.number("basis_shift", basis_shift, below_one);
   f.choice("basis_first", basis_first, {"eigh", "svd"});
+  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
 }
 
 namespace {
@@ -55,7 +56,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
         shape_(shape),
         rule_(muon_rule(keys_, shape.rows, shape.cols)),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        sides_(state_, options, keys_.basis_first, shape.rows, shape.cols),
+        sides_(state_, options, keys_.basis_first, keys_.matmul_precision, shape.rows, shape.cols),
         momentum_(state_.matrix("momentum")),
         second_moment_(state_.matrix("second_moment")),
         updates_(state_.counter("updates")),
@@ -78,6 +79,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
     const auto frame = workspace.frame();
     const SumScratch<Space> squares(workspace, rows * cols);
     const SoapMuonPieces<Space> pieces(workspace, rows, cols);
+    declare_products<Space>(workspace, o.matmul_precision, rows, cols);
     take_newton_schulz(workspace, muon_rule(o, rows, cols).newton_schulz(), o.ns_precision == Precision::bf16, rows,
                        cols);
   }

@@ -22,6 +22,7 @@ struct SoapMuonOptions : MuonOptions {
   double beta2 = 0.9, eps = 1e-8, factor_beta = 0.9, basis_shift = 1e-3;
   std::int64_t max_dim = 10000;
   BasisForm basis_first = BasisForm::gram;
+  MatmulPrecision matmul_precision = MatmulPrecision::fp32;
 
   SoapMuonOptions();
   void fields(OptionFields&);

@@ -4,6 +4,7 @@
 
 #include "core/optimizer/refresh/basis_drift.hpp"
 #include "kernels/base/threads.hpp"
+#include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/rotated_adam.hpp"
 
@@ -14,10 +15,48 @@ bool is_zero(Stream<Space>& stream, Matrix<const float, Space> x) {
   return sum_of_squares<Space, float>(stream.exec, flat<const float, Space>(x), stream.workspace) == 0;
 }
 
+namespace {
+
+// An operand in bf16, held until the caller's frame ends.
 template <class Space>
-TwoSided<Space>::TwoSided(MatrixState<Space>& state, const MatrixOptions& options, BasisForm first, std::size_t rows,
-                          std::size_t cols)
-    : rows_(rows), cols_(cols), form_(first), port_(state, options, sides_of(state)) {}
+Matrix<const bf16, Space> rounded(Stream<Space>& stream, Matrix<const float, Space> x) {
+  const auto y = stream.workspace.template take<bf16>(x.extent(0), x.extent(1));
+  round_matrix<Space>(stream.exec, x, y);
+  return y;
+}
+
+}  // namespace
+
+template <class Space>
+void Products<Space>::multiply(Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
+                               Matrix<const float, Space> b, float beta, Matrix<float, Space> c) const {
+  if (precision == MatmulPrecision::fp32) return sestina::multiply<Space>(stream, op_a, op_b, alpha, a, b, beta, c);
+  const auto frame = stream.workspace.frame();
+  const Matrix<const bf16, Space> left = rounded(stream, a), right = rounded(stream, b);
+  stream.gemm.template operator()<bf16, float>(op_a, op_b, alpha, left, right, beta, c);
+}
+
+template <class Space>
+void Products<Space>::symmetric(Op op, float alpha, Matrix<const float, Space> a, float beta,
+                                Matrix<float, Space> c) const {
+  if (precision == MatmulPrecision::fp32) return stream.gemm.template symmetric<float, float>(op, alpha, a, beta, c);
+  const auto frame = stream.workspace.frame();
+  stream.gemm.template symmetric<bf16, float>(op, alpha, rounded(stream, a), beta, c);
+}
+
+template <class Space>
+void declare_products(Workspace<Space>& workspace, MatmulPrecision precision, std::size_t rows, std::size_t cols) {
+  if (precision == MatmulPrecision::fp32) return;
+  const std::size_t side = std::max(rows, cols);
+  const auto frame = workspace.frame();
+  workspace.template take<bf16>(rows, cols);
+  workspace.template take<bf16>(side, side);
+}
+
+template <class Space>
+TwoSided<Space>::TwoSided(MatrixState<Space>& state, const MatrixOptions& options, BasisForm first,
+                          MatmulPrecision precision, std::size_t rows, std::size_t cols)
+    : rows_(rows), cols_(cols), form_(first), precision_(precision), port_(state, options, sides_of(state)) {}
 
 template <class Space>
 std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
@@ -44,21 +83,23 @@ std::vector<RefreshSide> TwoSided<Space>::sides_of(MatrixState<Space>& state) {
 template <class Space>
 void TwoSided<Space>::rotate(Stream<Space>& stream, float alpha, Matrix<const float, Space> x,
                              Matrix<float, Space> scratch, Matrix<float, Space> out) const {
-  if (!left.on()) return multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis.read(), 0, out);
-  if (!right.on()) return multiply<Space>(stream, Op::transpose, Op::none, alpha, left.basis.read(), x, 0, out);
-  multiply<Space>(stream, Op::none, Op::none, alpha, x, right.basis.read(), 0, scratch);
-  multiply<Space>(stream, Op::transpose, Op::none, 1, left.basis.read(), scratch, 0, out);
+  const Products<Space> p = products(stream);
+  if (!left.on()) return p.multiply(Op::none, Op::none, alpha, x, right.basis.read(), 0, out);
+  if (!right.on()) return p.multiply(Op::transpose, Op::none, alpha, left.basis.read(), x, 0, out);
+  p.multiply(Op::none, Op::none, alpha, x, right.basis.read(), 0, scratch);
+  p.multiply(Op::transpose, Op::none, 1, left.basis.read(), scratch, 0, out);
 }
 
 template <class Space>
 Matrix<float, Space> TwoSided<Space>::rotate_back(Stream<Space>& stream, Matrix<float, Space> d,
                                                   Matrix<float, Space> scratch) const {
+  const Products<Space> p = products(stream);
   if (right.on()) {
-    multiply<Space>(stream, Op::none, Op::transpose, 1, d, right.basis.read(), 0, scratch);
+    p.multiply(Op::none, Op::transpose, 1, d, right.basis.read(), 0, scratch);
     std::swap(d, scratch);
   }
   if (!left.on()) return d;
-  multiply<Space>(stream, Op::none, Op::none, 1, left.basis.read(), d, 0, scratch);
+  p.multiply(Op::none, Op::none, 1, left.basis.read(), d, 0, scratch);
   return scratch;
 }
 
@@ -67,10 +108,9 @@ void TwoSided<Space>::accumulate(Stream<Space>& stream, double keep, double add,
                                  Matrix<const float, Space> gradient) const {
   const auto alpha = static_cast<float>(add), beta = static_cast<float>(keep);
   const auto left_factor = left.factor.write(), right_factor = right.factor.write();
-  if (left.factor.size() > 0)
-    stream.gemm.template symmetric<float, float>(Op::none, alpha, gradient, beta, left_factor.view());
-  if (right.factor.size() > 0)
-    stream.gemm.template symmetric<float, float>(Op::transpose, alpha, gradient, beta, right_factor.view());
+  const Products<Space> p = products(stream);
+  if (left.factor.size() > 0) p.symmetric(Op::none, alpha, gradient, beta, left_factor.view());
+  if (right.factor.size() > 0) p.symmetric(Op::transpose, alpha, gradient, beta, right_factor.view());
 }
 
 template <class Space>
@@ -187,6 +227,8 @@ void declare_side_refreshes(Workspace<Space>& workspace, Sides sides, const Refr
 }
 
 #define SESTINA_TWO_SIDED(Space)                                                                                       \
+  template struct Products<Space>;                                                                                     \
+  template void declare_products<Space>(Workspace<Space>&, MatmulPrecision, std::size_t, std::size_t);                 \
   template bool is_zero<Space>(Stream<Space>&, Matrix<const float, Space>);                                            \
   template void declare_first_bases<Space>(Workspace<Space>&, BasisForm, Sides, std::size_t, std::size_t);             \
   template void declare_side_refreshes<Space>(Workspace<Space>&, Sides, const RefreshRule&, std::size_t, std::size_t); \

@@ -18,6 +18,24 @@ void multiply(Stream<Space>& stream, Op op_a, Op op_b, float alpha, Matrix<const
   stream.gemm.template operator()<float, float>(op_a, op_b, alpha, a, b, beta, c);
 }
 
+// The products of updates with bases, roots and factors, in the precision of optimizer.matmul_precision: in bf16 both
+// operands are rounded in the workspace, and sums stay in fp32. Products of refreshes are in fp32 always: an error of
+// theirs would stay in the basis.
+template <class Space>
+struct Products {
+  Stream<Space>& stream;
+  MatmulPrecision precision = MatmulPrecision::fp32;
+
+  // Computes C = alpha op_a(A) op_b(B) + beta C.
+  void multiply(Op op_a, Op op_b, float alpha, Matrix<const float, Space> a, Matrix<const float, Space> b, float beta,
+                Matrix<float, Space> c) const;
+  // Computes C = alpha op(A) op(A)^T + beta C, where C is symmetric.
+  void symmetric(Op op, float alpha, Matrix<const float, Space> a, float beta, Matrix<float, Space> c) const;
+};
+// Takes what one of these products takes: of a matrix (rows, cols) with a square on either side, or with itself.
+template <class Space>
+void declare_products(Workspace<Space>&, MatmulPrecision, std::size_t rows, std::size_t cols);
+
 template <class Space>
 bool is_zero(Stream<Space>&, Matrix<const float, Space> x);  // fences
 
@@ -44,7 +62,8 @@ template <class Space>
 class TwoSided {
  public:
   // Takes the sides of which the state has basis_left, basis_right; the state must outlive this.
-  TwoSided(MatrixState<Space>&, const MatrixOptions&, BasisForm first, std::size_t rows, std::size_t cols);
+  TwoSided(MatrixState<Space>&, const MatrixOptions&, BasisForm first, MatmulPrecision, std::size_t rows,
+           std::size_t cols);
 
   Side<Space> left, right;
 
@@ -53,6 +72,8 @@ class TwoSided {
               Matrix<float, Space> out) const;
   // Returns Ql D Qr^T, in scratch or in D, which is used up.
   Matrix<float, Space> rotate_back(Stream<Space>&, Matrix<float, Space> d, Matrix<float, Space> scratch) const;
+
+  Products<Space> products(Stream<Space>& stream) const { return {stream, precision_}; }
 
   // Computes K = keep K + add G G^T, or G^T G.
   void accumulate(Stream<Space>&, double keep, double add, Matrix<const float, Space> gradient) const;
@@ -96,6 +117,7 @@ class TwoSided {
 
   std::size_t rows_, cols_;
   BasisForm form_;
+  MatmulPrecision precision_;
   RefreshPort<Space> port_;
 };
 
