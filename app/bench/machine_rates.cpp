@@ -63,6 +63,7 @@ std::string machine_table(const MachineRates& rates, const std::string& how,
                         update.bf16 ? "bf16" : "fp32", update.rows, update.cols);
     text += fmt::format("gflop = {:.9g}\nseconds = {:.4g}\nrefresh_s = {:.4g}\n", update.gflop, update.seconds,
                         update.refresh_s);
+    if (update.matmul_precision != "fp32") text += fmt::format("matmul_precision = \"{}\"\n", update.matmul_precision);
   }
   return text;
 }

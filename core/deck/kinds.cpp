@@ -99,6 +99,12 @@ void set_key(MatrixOptions& options, std::string_view key, SetKey setter) {
 
 }  // namespace
 
+std::string matmul_precision(const MatrixOptions& options) {
+  for (const KindKey& key : keys_of(options))
+    if (key.name == "matmul_precision") return key.word;
+  return "fp32";
+}
+
 std::vector<KindKey> keys_of(const MatrixOptions& options) {
   const MatrixKind* kind = find_matrix_kind(options.kind);
   SESTINA_REQUIRE(kind != nullptr, "no matrix optimizer \"{}\"", options.kind);

@@ -246,6 +246,8 @@ void add_matrix_kind(MatrixKind);
 MatrixOptions default_options(const MatrixKind&);
 // Returns its own keys with the values that they have.
 std::vector<KindKey> keys_of(const MatrixOptions&);
+// Returns optimizer.matmul_precision; a kind without the key has "fp32".
+std::string matmul_precision(const MatrixOptions&);
 
 // Reads the kind's keys of [optimizer] and [optimizer.refresh] every.
 MatrixOptions read_matrix_options(Deck&, const MatrixKind&);

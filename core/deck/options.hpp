@@ -50,6 +50,7 @@ struct MeasuredUpdate {
   std::int64_t rows = 0, cols = 0;
   double gflop = 0;                   // of an update's products; other keys of the kind differ in it
   double seconds = 0, refresh_s = 0;  // of an update without refreshes; of a refresh of all its sides
+  std::string matmul_precision = "fp32";
 };
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s

@@ -31,7 +31,7 @@ GROUPS = {
     "adamw": ["tiny_llama", "tiny_adamw_8bit", "tiny_gpt", "tiny_track3", "tiny_olmo2", "tiny_qwen3"],
     "elementwise": ["tiny_lion", "tiny_ademamix", "tiny_schedule_free"],
     "muon": ["tiny_muon", "tiny_normuon", "tiny_adamuon", "tiny_hyperball", "tiny_update_rules"],
-    "bases": ["tiny_soap", "tiny_soap_blocks", "tiny_soap_muon", "tiny_kl_soap", "tiny_basis_rotation"],
+    "bases": ["tiny_soap", "tiny_soap_blocks", "tiny_soap_bf16", "tiny_soap_muon", "tiny_kl_soap", "tiny_basis_rotation"],
     "roots": ["tiny_shampoo", "tiny_kl_shampoo"],
     "low-rank": ["tiny_galore", "tiny_apollo"],
     "workers": ["tiny_soap_async", "tiny_soap_drift"],
@@ -41,7 +41,7 @@ GROUPS = {
 }
 MODES = [[], ["train.precision=bf16"], ["run.deterministic=true", "train.recompute=true", "train.micro_batch=2"]]
 OPTIONS = {  # next to the modes, once each
-    "tiny_shampoo": [["optimizer.packed=true"], ["optimizer.root=eigh"], ["optimizer.root=newton"]],
+    "tiny_shampoo": [["optimizer.packed=true"], ["optimizer.matmul_precision=bf16"], ["optimizer.root=eigh"], ["optimizer.root=newton"]],
     "tiny_soap_async": [["optimizer.refresh.visibility=eager"], ["optimizer.kind=shampoo"], ["optimizer.kind=galore"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.staleness=1"]],
     "tiny_soap_tiers": [["optimizer.refresh.tier=host"], ["optimizer.refresh.tier=nvme", "optimizer.refresh.visibility=eager"],

@@ -22,9 +22,9 @@ struct RotatedAdamRule {
   bool factor_bias_correction = false;  // the factors are true means from the first update on
   bool normalize = false;               // the update is scaled to a root mean square of 1
   MatmulPrecision precision = MatmulPrecision::fp32;
-  bool keep_rotated = false;            // the momentum is kept in the rotated basis too: memory for two products
-  bool from_momentum = false;           // bases follow M M^T and M^T M; there are no factors
-  bool release = false;                 // basis rotation from momentum as its authors published it
+  bool keep_rotated = false;   // the momentum is kept in the rotated basis too: memory for two products
+  bool from_momentum = false;  // bases follow M M^T and M^T M; there are no factors
+  bool release = false;        // basis rotation from momentum as its authors published it
 };
 
 template <class Space>

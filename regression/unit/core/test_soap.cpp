@@ -1,4 +1,5 @@
 // SOAP and basis rotation where they come down to something simpler, and the switches that no golden file turns.
+#include "core/optimizer/methods/two_sided.hpp"
 #include "regression/unit/core/matrix_rig.hpp"
 
 namespace sestina::reference {
@@ -107,6 +108,66 @@ TYPED_TEST(Soap, RotatedMomentumOfBasisRotationIsTheSame) {
       EXPECT_EQ(kept.optimizer->state().counter("momentum_in_basis"), 1);
       expect_same(kept.field("momentum"), plain.field("momentum"), "momentum");
     }
+}
+
+// In bf16 a product reads rounded operands: it is that of the rounded matrices but for fp32 sums of k terms.
+TYPED_TEST(Soap, ProductsInBf16AreThoseOfRoundedOperands) {
+  constexpr std::size_t m = 40, n = 24;
+  const Array a = rounded<float>(random_array(m, n, 3)), b = rounded<float>(random_array(m, m, 4));
+  const Array a16 = rounded<bf16>(a), b16 = rounded<bf16>(b);
+  const auto kept = [](const Array& x) {
+    Kokkos::View<float**, Kokkos::LayoutRight, typename TypeParam::memory_space> y("x", x.rows, x.cols);
+    set_values(y, x);
+    return y;
+  };
+  const auto a_view = kept(a), b_view = kept(b), c_view = kept(Array(m, n)), g_view = kept(Array(n, n));
+  using View = Matrix<float, TypeParam>;
+  const View x(a_view.data(), m, n), y(b_view.data(), m, m), c(c_view.data(), m, n), g(g_view.data(), n, n);
+  for (const MatmulPrecision precision : {MatmulPrecision::fp32, MatmulPrecision::bf16}) {
+    const bool in_bf16 = precision == MatmulPrecision::bf16;
+    const auto declared =
+        bytes_taken<TypeParam>([&](auto& counter) { declare_products<TypeParam>(counter, precision, m, n); });
+    Stream<TypeParam> stream{TypeParam(), Gemm<TypeParam>(TypeParam(), true), Workspace<TypeParam>(declared)};
+    const Products<TypeParam> products{stream, precision};
+    products.multiply(Op::transpose, Op::none, 2, y, x, 0, c);
+    products.symmetric(Op::transpose, 1, x, 0, g);
+    const Array exact = product(transposed(in_bf16 ? b16 : b), in_bf16 ? a16 : a);
+    const Array gram = product(transposed(in_bf16 ? a16 : a), in_bf16 ? a16 : a);
+    constexpr double sums = 4 * double(m) * 6e-8;  // k eps of fp32, times the size of entries (about 1) and of alpha
+    expect_close(values_of(c_view), blend(2, exact, 0, exact), sums, "product");
+    expect_close(values_of(g_view), gram, sums, "symmetric");
+    EXPECT_EQ(stream.workspace.peak(), declared);
+  }
+}
+
+// Every kind that has the key uses it: a path of a dozen updates is another one, and stays near that in fp32. eps is
+// large because basis rotation starts in the basis of the first gradient, where all but a diagonal is rounding, of
+// which Adam makes steps as large as any.
+TYPED_TEST(Soap, UpdatesInBf16StayNearThoseInFp32) {
+  for (const auto& [kind, words] : std::vector<std::pair<std::string, Words>>{{"soap", {}},
+                                                                              {"soap", {{"momentum_basis", "rotated"}}},
+                                                                              {"basis-rotation", {}},
+                                                                              {"basis-rotation", {{"source", "1st"}}},
+                                                                              {"kl-soap", {}},
+                                                                              {"kl-shampoo", {}},
+                                                                              {"soap-muon", {}},
+                                                                              {"shampoo", {}}}) {
+    Words in_bf16 = words;
+    in_bf16.emplace_back("matmul_precision", "bf16");
+    const KeyValues numbers = {{"eps", 0.01}};
+    MatrixRig<TypeParam> exact(kind, 24, 16, numbers, words), coarse(kind, 24, 16, numbers, in_bf16);
+    Array at, near;
+    for (unsigned t = 0; t < 12; ++t) {
+      const Array g = gradient_at(24, 16, t);
+      at = exact.step(g);
+      near = coarse.step(g);
+    }
+    const Array apart = blend(1, near, -1, at), moved = blend(1, at, -1, exact.weight);
+    const double share = std::sqrt(inner(apart, apart) / inner(moved, moved));
+    EXPECT_GT(share, 1e-5) << kind;
+    // Roundings of 2^-9 in each of four products in turn, and small numbers that Adam makes as large as others.
+    EXPECT_LT(share, 0.1) << kind;
+  }
 }
 
 TYPED_TEST(Soap, NormalizedUpdateHasRmsOne) {

@@ -227,6 +227,12 @@ TEST(PlanLoads, MeasuredUpdatesComeBeforeEstimates) {
     matrix.refresh_staleness = 2;
     EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25) << "workers refresh next to it";
     matrix.refresh_staleness = 0;
+    if (kind == std::string("soap")) {
+      matrix.set("matmul_precision", "bf16");
+      EXPECT_EQ(seconds(96, 64), estimated) << "measured in another precision";
+      options.machine.update[0].matmul_precision = "bf16";
+      EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25 + refresh_s / 4);
+    }
     options.machine.update[0].gflop *= 2;
     EXPECT_EQ(seconds(96, 64), estimated) << "measured with other keys";
   }
