@@ -64,8 +64,10 @@ enum class BasisForm : std::uint8_t { gram, svd };
 enum class Order : std::uint8_t { after, before };              // before or after the step
 enum class FirstStep : std::uint8_t { skip, use };              // skip: the first call only sets up bases and factors
 enum class MomentumBasis : std::uint8_t { original, rotated };  // rotated: the rotated momentum is kept too
-// Precision in which the products of an update read their operands; they sum in fp32.
-enum class MatmulPrecision : std::uint8_t { fp32, bf16 };
+// Precision in which the products of an update read their operands; they sum in fp32. tf32 has 10 bits of mantissa and
+// is for devices; a host has no such products, and computes in fp32.
+enum class MatmulPrecision : std::uint8_t { fp32, tf32, bf16 };
+inline constexpr std::initializer_list<const char*> matmul_precisions = {"fp32", "tf32", "bf16"};
 
 struct Options;
 

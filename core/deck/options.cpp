@@ -151,7 +151,8 @@ MeasuredUpdate read_update(Deck& deck, const std::string& at) {
   update.gflop = deck.number(at + ".gflop", 0, not_negative);
   update.seconds = deck.number(at + ".seconds", 1, positive);
   update.refresh_s = deck.number(at + ".refresh_s", 0, not_negative);
-  update.matmul_precision = deck.choice(at + ".matmul_precision", "fp32", {"fp32", "bf16"});
+  update.matmul_precision =
+      deck.choice(at + ".matmul_precision", "fp32", {matmul_precisions.begin(), matmul_precisions.end()});
   return update;
 }
 

@@ -69,6 +69,10 @@ class Gemm {
   template <class TA, class TC>
   void symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c);
 
+  // Whether products of fp32 may read their operands as tf32 (10 bits of mantissa), which tensor cores multiply; false
+  // at first. Hosts, and devices without such a type, go on in fp32.
+  void round_to_tf32(bool on);
+
   // Seconds spent inside products and operations done (2 m n k, half of that where symmetric) since the last reset.
   // Fences only when timing is on.
   struct Count {

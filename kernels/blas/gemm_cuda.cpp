@@ -23,10 +23,12 @@ constexpr cudaDataType_t data_type() {
   return CUDA_R_16BF;
 }
 
-// Returns the type of the sums: fp32 (fp64 for double) whatever the inputs are; never TF32.
+// Returns the type of the sums: fp32 (fp64 for double) whatever the inputs are, which are rounded to TF32 only where
+// that is asked for.
 template <class T>
-constexpr cublasComputeType_t compute_type(bool deterministic) {
+constexpr cublasComputeType_t compute_type(bool deterministic, bool tf32) {
   if constexpr (std::is_same_v<T, double>) return deterministic ? CUBLAS_COMPUTE_64F_PEDANTIC : CUBLAS_COMPUTE_64F;
+  if (tf32 && std::is_same_v<T, float>) return CUBLAS_COMPUTE_32F_FAST_TF32;
   return deterministic && std::is_same_v<T, float> ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
 
@@ -71,7 +73,7 @@ struct Gemm<Kokkos::Cuda>::State {
   static constexpr std::size_t alignment = 256;
   static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS advises for Hopper
   Kokkos::Cuda exec;
-  bool deterministic = false;
+  bool deterministic = false, tf32 = false;
   bool timing = false;
   Count count;
   Kokkos::View<char*, Kokkos::CudaSpace> workspace;
@@ -111,17 +113,17 @@ void Gemm<Kokkos::Cuda>::batch(std::size_t count, const Apart& apart, Op op_a, O
   if (m == 0 || n == 0 || count == 0) return;  // k = 0: cuBLAS scales C by beta
   state_->count.flops += 2.0 * double(count) * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
-  check(
-      count == 1
-          ? cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
-                         data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
-                         data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT)
-          : cublasGemmStridedBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
-                                       b.data(), data_type<TA>(), int_leading(b), (long long)(apart.b), a.data(),
-                                       data_type<TA>(), int_leading(a), (long long)(apart.a), &beta, c.data(),
-                                       data_type<TC>(), int_leading(c), (long long)(apart.c), int(count),
-                                       compute_type<TA>(state_->deterministic), CUBLAS_GEMM_DEFAULT),
-      "product");
+  check(count == 1
+            ? cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
+                           data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
+                           data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic, state_->tf32),
+                           CUBLAS_GEMM_DEFAULT)
+            : cublasGemmStridedBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k),
+                                         &alpha, b.data(), data_type<TA>(), int_leading(b), (long long)(apart.b),
+                                         a.data(), data_type<TA>(), int_leading(a), (long long)(apart.a), &beta,
+                                         c.data(), data_type<TC>(), int_leading(c), (long long)(apart.c), int(count),
+                                         compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
+        "product");
   if (state_->timing) state_->end();
 }
 
@@ -161,6 +163,10 @@ void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos
       });
 }
 
+template <>
+void Gemm<Kokkos::Cuda>::round_to_tf32(bool on) {
+  state_->tf32 = on;
+}
 template <>
 void Gemm<Kokkos::Cuda>::time_products(bool on) {
   state_->timing = on;

@@ -2,12 +2,14 @@
 
 import json
 import pathlib
+import subprocess
 import sys
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 import sestina as fault  # noqa: E402
+from hub import Hub  # noqa: E402
 from nodes import Nodes, SKIPPED, why_missing  # noqa: E402
 
 MICRO = ("train.micro_batch=1",)
@@ -81,6 +83,33 @@ class TwoNodes(fault.Case):
             child.kill()
             self.skipTest("this kernel cannot slow a link down (tc tbf)")
         self.assertIn("(run.abort_timeout): lost or hanging", self.ends_in_time(child, 4))
+
+
+class FarNodes(unittest.TestCase):
+    """The links that far_ranks.py and latency.py measure over: as slow and as far as they say, and not much more."""
+
+    SERVE = ("import socket; s = socket.create_server(('', 5005)); c, _ = s.accept()\n"
+             "while n := c.recv(1 << 20): got = got + len(n) if 'got' in dir() else len(n)\n"
+             "c2, _ = s.accept(); c2.sendall(b'%d' % got); c2.close()")
+    SEND = ("import socket, sys, time\n"
+            "at = lambda: socket.create_connection((sys.argv[1], 5005))\n"
+            "for attempt in range(100):\n"
+            "  try: c = at(); break\n"
+            "  except OSError: time.sleep(0.05)\n"
+            "t = time.monotonic(); c.sendall(bytes(int(sys.argv[2]))); c.shutdown(1); c.close()\n"
+            "answer = at().recv(100); print(int(answer), time.monotonic() - t)")
+
+    def test_rate_and_delay(self):
+        delay, rate, size = 0.02, 20e6, 8_000_000
+        hub = Hub(2, delay, rate)
+        self.addCleanup(hub.remove)
+        server = subprocess.Popen([*hub.inside(1), sys.executable, "-c", self.SERVE])
+        self.addCleanup(server.kill)
+        done = subprocess.run([*hub.inside(0), sys.executable, "-c", self.SEND, hub.address(1), str(size)], capture_output=True, text=True, timeout=60)
+        got, seconds = done.stdout.split()
+        self.assertEqual(int(got), size)
+        self.assertGreater(float(seconds), size / rate + 3 * delay)  # the way there, the second connection, its answer
+        self.assertLess(float(seconds), 4 * (size / rate + 4 * delay))  # beside other tests
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ void BasisRotationOptions::fields(OptionFields& f) {
   f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.choice("dialect", dialect, {"corrected", "release"});
-  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
+  f.choice("matmul_precision", matmul_precision, matmul_precisions);
 }
 
 namespace {

@@ -27,7 +27,7 @@ void KlOptions::fields(OptionFields& f) {
   f.choice("basis_first", basis_first, {"eigh", "svd"});
   f.choice("first_step", first_step, {"skip", "use"});
   f.choice("decay_order", decay_order, {"after", "before"});
-  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
+  f.choice("matmul_precision", matmul_precision, matmul_precisions);
 }
 
 double KlRule::ceiling(std::size_t d) const {

@@ -26,7 +26,7 @@ void ShampooOptions::fields(OptionFields& f) {
   f.choice("decay_order", decay_order, {"after", "before"});
   f.flag("merge_dims", merge_dims);
   f.flag("packed", packed);
-  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
+  f.choice("matmul_precision", matmul_precision, matmul_precisions);
 }
 
 namespace {

@@ -23,7 +23,7 @@ void SoapOptions::fields(OptionFields& f) {
   f.choice("basis_refresh", basis_refresh, {"qr", "eigh"});
   f.choice("momentum_basis", momentum_basis, {"original", "rotated"});
   f.flag("normalize", normalize);
-  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
+  f.choice("matmul_precision", matmul_precision, matmul_precisions);
 }
 
 namespace {

@@ -21,7 +21,7 @@ void SoapMuonOptions::fields(OptionFields& f) {
   f.integer("max_dim", max_dim, {.min = 1});
   f.number("basis_shift", basis_shift, below_one);
   f.choice("basis_first", basis_first, {"eigh", "svd"});
-  f.choice("matmul_precision", matmul_precision, {"fp32", "bf16"});
+  f.choice("matmul_precision", matmul_precision, matmul_precisions);
 }
 
 namespace {

@@ -30,7 +30,11 @@ Matrix<const bf16, Space> rounded(Stream<Space>& stream, Matrix<const float, Spa
 template <class Space>
 void Products<Space>::multiply(Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
                                Matrix<const float, Space> b, float beta, Matrix<float, Space> c) const {
-  if (precision == MatmulPrecision::fp32) return sestina::multiply<Space>(stream, op_a, op_b, alpha, a, b, beta, c);
+  if (precision != MatmulPrecision::bf16) {
+    stream.gemm.round_to_tf32(precision == MatmulPrecision::tf32);
+    sestina::multiply<Space>(stream, op_a, op_b, alpha, a, b, beta, c);
+    return stream.gemm.round_to_tf32(false);
+  }
   const auto frame = stream.workspace.frame();
   const Matrix<const bf16, Space> left = rounded(stream, a), right = rounded(stream, b);
   stream.gemm.template operator()<bf16, float>(op_a, op_b, alpha, left, right, beta, c);
@@ -39,14 +43,18 @@ void Products<Space>::multiply(Op op_a, Op op_b, float alpha, Matrix<const float
 template <class Space>
 void Products<Space>::symmetric(Op op, float alpha, Matrix<const float, Space> a, float beta,
                                 Matrix<float, Space> c) const {
-  if (precision == MatmulPrecision::fp32) return stream.gemm.template symmetric<float, float>(op, alpha, a, beta, c);
+  if (precision != MatmulPrecision::bf16) {
+    stream.gemm.round_to_tf32(precision == MatmulPrecision::tf32);
+    stream.gemm.template symmetric<float, float>(op, alpha, a, beta, c);
+    return stream.gemm.round_to_tf32(false);
+  }
   const auto frame = stream.workspace.frame();
   stream.gemm.template symmetric<bf16, float>(op, alpha, rounded(stream, a), beta, c);
 }
 
 template <class Space>
 void declare_products(Workspace<Space>& workspace, MatmulPrecision precision, std::size_t rows, std::size_t cols) {
-  if (precision == MatmulPrecision::fp32) return;
+  if (precision != MatmulPrecision::bf16) return;
   const std::size_t side = std::max(rows, cols);
   const auto frame = workspace.frame();
   workspace.template take<bf16>(rows, cols);

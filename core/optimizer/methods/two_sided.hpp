@@ -19,8 +19,8 @@ void multiply(Stream<Space>& stream, Op op_a, Op op_b, float alpha, Matrix<const
 }
 
 // The products of updates with bases, roots and factors, in the precision of optimizer.matmul_precision: in bf16 both
-// operands are rounded in the workspace, and sums stay in fp32. Products of refreshes are in fp32 always: an error of
-// theirs would stay in the basis.
+// operands are rounded in the workspace, in tf32 by the device as it reads them, and sums stay in fp32. Products of
+// refreshes are in fp32 always: an error of theirs would stay in the basis.
 template <class Space>
 struct Products {
   Stream<Space>& stream;

@@ -356,6 +356,8 @@ void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<T
 }
 
 template <class Exec>
+void Gemm<Exec>::round_to_tf32(bool) {}
+template <class Exec>
 void Gemm<Exec>::time_products(bool on) {
   state_->timing = on;
 }
