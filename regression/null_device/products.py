@@ -87,6 +87,12 @@ def newton_schulz(model, steps):
     return found
 
 
+def newton_schulz_calls(model, steps):
+    """Of the matrices of one shape, or of its transpose, there is one call for each product of a step."""
+    forms = {tuple(sorted(shape)) for shape in model.matrices()}
+    return 3 * steps * len(forms)
+
+
 def soap(model):
     """Of each matrix G (m, n): G G^T and G^T G; gradient and momentum into the bases of both sides, the update back."""
     found = collections.Counter()
