@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/optimizer/base/matrix_optimizer.hpp"
+#include "core/optimizer/base/update_batches.hpp"
 #include "core/optimizer/refresh/copy_queue.hpp"
 #include "core/optimizer/refresh/port.hpp"
 #include "core/optimizer/refresh/refresh_workers.hpp"
@@ -64,6 +65,7 @@ class StreamSet : public MatrixSet<Exec> {
       std::size_t bytes = 0;
       for (std::size_t i = 0; i < items.size(); ++i)
         if (stream_of[i] == static_cast<int>(stream)) bytes = std::max(bytes, scratch_of(i));
+      if constexpr (!is_host<Space>) bytes = std::max(bytes, batch_scratch());
       streams_.push_back({spaces[stream], Gemm<Space>(spaces[stream], setting.deterministic), Workspace<Space>(bytes)});
       streams_.back().nonfinite = setting.nonfinite;
       streams_.back().refresh.policy = setting.refresh;
@@ -251,22 +253,55 @@ class StreamSet : public MatrixSet<Exec> {
     const bool begins = book_refreshes(streams_[stream], t);
     if (begins && streams_[stream].refresh.copies)
       streams_[stream].refresh.copies->lead(streams_[stream].exec);  // copies had the time of an update's passes
-    const double decay = options_.schedule.decay_factor(t, factor);
-    const std::optional<double> momentum = options_.schedule.momentum_at(t);
-    for (std::size_t i = begin; i < end; ++i)
-      if (stream_of_[i] == static_cast<int>(stream)) {
-        const TensorRates& rates = items_[i].rates;
-        const InUse pinned(optimizers_[i]->state().pages());
+    const UpdateNumbers shared{t, factor, options_.schedule.decay_factor(t, factor), gradient_scale,
+                               options_.schedule.momentum_at(t)};
+    if constexpr (is_host<Space>) {
+      for (std::size_t i = begin; i < end; ++i)
+        if (stream_of_[i] == static_cast<int>(stream)) step_alone(streams_[stream], i, shared);
+    } else {
+      const BatchedRange<Space>& range = range_of(begin, end);
+      for (const std::size_t i : range.together) {
         if (begins_again(i, t)) begin_again(i);
-        const UpdateNumbers numbers{t, factor * rates.lr, decay * rates.weight_decay, gradient_scale, momentum};
-        if (items_[i].skew_block > 0)
-          step_skew_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], items_[i].skew_block);
-        else if (matrices_[i].is_cut())
-          step_cut_block(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
-        else
-          step_matrix(streams_[stream], *optimizers_[i], numbers, matrices_[i], options_.rules);
         ++calls_[i];
       }
+      for (const auto& batch : range.batches) batch->step(streams_[stream], shared);
+      for (const std::size_t i : range.alone) step_alone(streams_[stream], i, shared);
+    }
+  }
+
+  // shared: lr and weight_decay are factors of each matrix's own rates.
+  void step_alone(Stream<Space>& stream, std::size_t i, const UpdateNumbers& shared) {
+    const TensorRates& rates = items_[i].rates;
+    const InUse pinned(optimizers_[i]->state().pages());
+    if (begins_again(i, shared.t)) begin_again(i);
+    UpdateNumbers numbers = shared;
+    numbers.lr *= rates.lr;
+    numbers.weight_decay *= rates.weight_decay;
+    if (items_[i].skew_block > 0)
+      step_skew_block(stream, *optimizers_[i], numbers, matrices_[i], items_[i].skew_block);
+    else if (matrices_[i].is_cut())
+      step_cut_block(stream, *optimizers_[i], numbers, matrices_[i], options_.rules);
+    else
+      step_matrix(stream, *optimizers_[i], numbers, matrices_[i], options_.rules);
+    ++calls_[i];
+  }
+
+  // Matrices that are updated together on a device: those of a range are found when it is first updated.
+  const BatchedRange<Space>& range_of(std::size_t begin, std::size_t end) {
+    const auto [place, is_new] = ranges_.try_emplace({begin, end});
+    if (is_new) {
+      std::vector<BatchItem<Space>> candidates;
+      for (std::size_t i = 0; i < items_.size(); ++i)
+        candidates.push_back({matrices_[i], items_[i].rates, optimizers_[i].get(), items_[i].is_copied()});
+      place->second = batch_range<Space>(options_, candidates, begin, end);
+    }
+    return place->second;
+  }
+  std::size_t batch_scratch() const {
+    std::size_t sum = 0;
+    for (const MatrixItem<Exec>& item : items_)
+      sum += scratch_in_batch<Space>(options_, false, item.rows(), item.cols(), item.is_copied());
+    return std::min(sum, most_batch_scratch);
   }
 
   // Returns whether state starts over before update t; all earlier results are booked by then.
@@ -317,6 +352,7 @@ class StreamSet : public MatrixSet<Exec> {
   std::vector<OwnedMatrix<Space>> matrices_;  // of the items, for the streams' space
   std::vector<std::unique_ptr<MatrixOptimizer<Space>>> optimizers_;
   std::vector<Stream<Space>> streams_;
+  std::map<std::pair<std::size_t, std::size_t>, BatchedRange<Space>> ranges_;
   std::shared_ptr<Pager> pager_;  // null: all state is always in memory
   int worker_count_ = 0;
   std::vector<std::unique_ptr<CopyQueue<Space>>> copies_;  // one for each stream

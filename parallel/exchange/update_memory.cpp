@@ -22,12 +22,13 @@ std::size_t elements_of(const TensorSpec& spec) { return static_cast<std::size_t
 class UpdateScratch {
  public:
   UpdateScratch(const PlanInput& input, int threads, PartScratch& known)
-      : input_(input), threads_(std::max(1, threads)), known_(known) {}
+      : input_(input), threads_(std::max(1, threads)), on_device_(threads == 0), known_(known) {}
 
   void add(const TensorSpec& kept) {
     for (const MatrixPart& part : matrix_parts(kept, input_.optimizer)) {
       cost_.push_back(stream_cost(static_cast<std::size_t>(part.rows), static_cast<std::size_t>(part.cols)));
       bytes_.push_back(known_.of(part));
+      batches_ += known_.in_batch(part);
     }
   }
   void add_shard(const TensorSpec& whole, const TensorSpec& local) {
@@ -39,6 +40,7 @@ class UpdateScratch {
     std::vector<std::size_t> largest(at(streams));
     for (std::size_t i = 0; i < stream.size(); ++i)
       largest[at(stream[i])] = std::max(largest[at(stream[i])], bytes_[i]);
+    if (on_device_) largest.front() = std::max(largest.front(), std::min(batches_, most_batch_scratch));
     std::size_t sum = shard_;
     for (const std::size_t bytes : largest) sum += bytes;
     return sum;
@@ -47,10 +49,11 @@ class UpdateScratch {
  private:
   const PlanInput& input_;
   int threads_;
+  bool on_device_;
   PartScratch& known_;
   std::vector<double> cost_;
   std::vector<std::size_t> bytes_;
-  std::size_t shard_ = 0;
+  std::size_t shard_ = 0, batches_ = 0;
 };
 
 // Memory of the measures of a stage's updates on a rank (core/update_meter.hpp).
@@ -158,9 +161,9 @@ std::vector<UpdatedTensor> updated_tensors(const StagePlan& stage, const RankLay
   return tensors;
 }
 
-std::size_t PartScratch::of(const MatrixPart& part) {
-  const auto [place, is_new] = known_.try_emplace({part.rows, part.cols, part.is_copied()}, 0);
-  if (is_new) place->second = host_scratch(*optimizer_.matrix, part);
+const PartScratch::Scratch& PartScratch::find(const MatrixPart& part) {
+  const auto [place, is_new] = known_.try_emplace({part.rows, part.cols, part.is_copied()});
+  if (is_new) place->second = {host_scratch(*optimizer_.matrix, part), device_batch_scratch(*optimizer_.matrix, part)};
   return place->second;
 }
 

@@ -30,11 +30,17 @@ std::vector<UpdatedTensor> updated_tensors(const StagePlan&, const RankLayout& l
 class PartScratch {
  public:
   explicit PartScratch(const OptimizerOptions& optimizer) : optimizer_(optimizer) {}
-  std::size_t of(const MatrixPart&);
+  std::size_t of(const MatrixPart& part) { return find(part).alone; }
+  std::size_t in_batch(const MatrixPart& part) { return find(part).in_batch; }  // on a device
 
  private:
+  struct Scratch {
+    std::size_t alone = 0, in_batch = 0;
+  };
+  const Scratch& find(const MatrixPart&);
+
   const OptimizerOptions& optimizer_;
-  std::map<std::tuple<std::int64_t, std::int64_t, bool>, std::size_t> known_;
+  std::map<std::tuple<std::int64_t, std::int64_t, bool>, Scratch> known_;
 };
 
 // Adds up the memory of updates, rank by rank: what depends on the shape of a matrix alone is found once for all.

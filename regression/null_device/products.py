@@ -87,15 +87,21 @@ def newton_schulz(model, steps):
     return found
 
 
-def soap(model):
+def newton_schulz_calls(model, steps):
+    """Of the matrices of one shape, or of its transpose, there is one call for each product of a step."""
+    forms = {tuple(sorted(shape)) for shape in model.matrices()}
+    return 3 * steps * len(forms)
+
+
+def soap(model, precision="fp32"):
     """Of each matrix G (m, n): G G^T and G^T G; gradient and momentum into the bases of both sides, the update back."""
     found = collections.Counter()
     for m, n in model.matrices():
-        found["TN", m, m, n, "fp32", "fp32"] += model.layers
-        found["NT", n, n, m, "fp32", "fp32"] += model.layers
+        found["TN", m, m, n, precision, "fp32"] += model.layers
+        found["NT", n, n, m, precision, "fp32"] += model.layers
         for left, right in [("NT", "NN"), ("NT", "NN"), ("NN", "TN")]:
-            found[left, n, m, m, "fp32", "fp32"] += model.layers
-            found[right, n, m, n, "fp32", "fp32"] += model.layers
+            found[left, n, m, m, precision, "fp32"] += model.layers
+            found[right, n, m, n, precision, "fp32"] += model.layers
     return found
 
 
@@ -148,6 +154,8 @@ def split(calls):
             a, b, c = (record[name]["type"] for name in "ABC")
             if a != b:
                 raise Failure(f"operands of two types: {text}")
+            if record["compute"] == "tf32":
+                a = "tf32"
             products[record["operations"], record["m"], record["n"], record["k"], a, c] += often * record["count"]
         elif record["call"].startswith("cusolver"):
             solved[record["call"], record["n"]] += often
@@ -183,7 +191,7 @@ def check_all(calls):
         record = json.loads(text)
         if record["call"].startswith("cublasGemm"):
             sums = "fp64" if record["A"]["type"] == "fp64" else "fp32"
-            if record["compute"] != sums or record["workspace"] != 32 << 20:
+            if record["compute"] not in (sums, "tf32") or record["workspace"] != 32 << 20:
                 raise Failure(f"a product with other sums or another workspace: {text}")
         if record["call"].startswith("cudnn"):  # ranges of columns, and scratch that its front end divides
             continue

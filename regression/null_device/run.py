@@ -14,6 +14,7 @@
 """
 
 import argparse
+import collections
 import os
 import pathlib
 import subprocess
@@ -229,6 +230,7 @@ def library_products(device):
     if bad := next(products.unaligned(whole), None):
         raise Failure(f"muon: not aligned to 16 bytes: {bad}")
 
+    library_batches(device)
     model = products.Model(micro_batch=2)
     calls, whole = library_calls(device, "tiny_soap", model, 12, 32)
     found, solved = products.split(calls)
@@ -239,6 +241,11 @@ def library_products(device):
     print(f"soap: {n} products and decompositions of twenty updates, two of them with a refresh, as the formulas say")
     if bad := next(products.unaligned(whole), None):
         raise Failure(f"soap: not aligned to 16 bytes: {bad}")
+    for precision in ("tf32", "bf16"):
+        calls, _ = library_calls(device, "tiny_soap", model, 2, 4, f"optimizer.matmul_precision={precision}", "optimizer.refresh.every=100")
+        found, _ = products.split(calls)
+        expected = products.times(products.passes(model) + products.soap(model, precision), 2)
+        print(f"soap in {precision}: {products.compare(f'soap in {precision}', found, expected)} products of two updates")
 
     model = products.Model()
     calls, _ = library_calls(device, "tiny_poet_x", model, 2, 4, "model.linear.block_size=16")
@@ -250,6 +257,31 @@ def library_products(device):
     _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)
     if not any("173" in text for text in products.unaligned(whole)):
         raise Failure("rows of 173 numbers are recorded as aligned")
+
+
+MUON_KERNELS = {"momenta", "ns_norms", "ns_normalize", "ns_polynomial", "muon_move"}
+
+
+def library_batches(device):
+    """Muon updates all matrices of a shape together: twelve layers of two shapes take no more than one, at most 40 kernels
+    and products. With all that they need of scratch they are one batch."""
+    model, deck = products.Model(keys=64, layers=12), "tiny_muon"
+    options = ["optimizer.qk_clip=0", "model.num_hidden_layers=12", "model.num_key_value_heads=4"]
+    calls, _ = library_calls(device, deck, model, 2, 4, *options)
+    expected = products.newton_schulz(model, steps=5)
+    found, _ = products.split(calls)
+    products.compare("muon of twelve layers", found, products.times(products.passes(model) + expected, 2))
+    often = sum(count for text, count in calls.items() if set(products.split({text: 1})[0]) & set(expected)) / 2
+    kernels = collections.Counter()
+    for steps, sign in ((2, -1), (4, 1)):
+        counts, _ = device.train(deck, f"run.steps={steps}", "metrics.updates_every=0", *options, fill=63)
+        for (kind, name), count in counts.items():
+            if kind == "launch":
+                kernels[name.removeprefix("for: ").split()[0]] += sign * count[0] / 2
+    update = {name: kernels[name] for name in kernels if name in MUON_KERNELS or name.startswith(("ns_", "momentum", "mirror"))}
+    if often != products.newton_schulz_calls(model, steps=5) or set(update) != MUON_KERNELS or often + sum(update.values()) > 40:
+        raise Failure(f"muon of twelve layers: {often} products, kernels {update}")
+    print(f"muon of twelve layers: {often:.0f} products and {sum(update.values()):.0f} kernels of an update")
 
 
 def library_attention(device):

@@ -56,11 +56,37 @@ std::size_t host_scratch(const MatrixOptions& options, const MatrixPart& part) {
       [&](Workspace<Serial>& counter) { declare_update<Serial>(counter, options, rows, cols, part.is_copied()); });
 }
 
+template <class Space>
+std::unique_ptr<UpdateBatch<Space>> make_update_batch(const MatrixOptions& options,
+                                                      const std::vector<BatchItem<Space>>& items) {
+  return maker_of<Space>(options.kind).batch(options, items);
+}
+
+template <class Space>
+std::size_t scratch_in_batch(const MatrixOptions& options, bool computes_bf16, std::size_t rows, std::size_t cols,
+                             bool copied) {
+  const MatrixMaker<Space>& maker = maker_of<Space>(options.kind);
+  if (maker.batch == nullptr || copied || options.rules.any() || options.state_tier != Tier::device) return 0;
+  bool batched = false;
+  const std::size_t bytes = bytes_taken<Space>([&](Workspace<Space>& counter) {
+    batched = maker.declare_in_batch(counter, options, computes_bf16, rows, cols);
+  });
+  return batched ? bytes : 0;
+}
+
+std::size_t device_batch_scratch(const MatrixOptions& options, const MatrixPart& part) {
+  return scratch_in_batch<Serial>(options, false, static_cast<std::size_t>(part.rows),
+                                  static_cast<std::size_t>(part.cols), part.is_copied());
+}
+
 #define SESTINA_MAKE(Space)                                                                                         \
   template std::unique_ptr<MatrixOptimizer<Space>> make_matrix_optimizer<Space>(const Space&, const MatrixOptions&, \
                                                                                 const MatrixShape&);                \
   template void declare_update<Space>(Workspace<Space>&, const MatrixOptions&, std::size_t, std::size_t, bool);     \
-  template void add_matrix_maker<Space>(const std::string&, MatrixMaker<Space>);
+  template void add_matrix_maker<Space>(const std::string&, MatrixMaker<Space>);                                    \
+  template std::unique_ptr<UpdateBatch<Space>> make_update_batch<Space>(const MatrixOptions&,                       \
+                                                                        const std::vector<BatchItem<Space>>&);      \
+  template std::size_t scratch_in_batch<Space>(const MatrixOptions&, bool, std::size_t, std::size_t, bool);
 SESTINA_INSTANTIATE_LANES(SESTINA_MAKE)
 
 // The kind rounds its movement to the weight's place, from which Muon knows the precision of its products, and where

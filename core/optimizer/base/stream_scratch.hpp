@@ -11,6 +11,11 @@ namespace sestina {
 // Returns the bytes that a stream on the host takes for a matrix.
 std::size_t host_scratch(const MatrixOptions&, const MatrixPart&);
 
+// Returns the bytes that it adds on a device to those of a batch of matrices (update_batches.hpp); 0: it is updated
+// alone. A batch takes at most so much as all matrices of a model of 134 million parameters take of Muon in bf16.
+std::size_t device_batch_scratch(const MatrixOptions&, const MatrixPart&);
+inline constexpr std::size_t most_batch_scratch = std::size_t{512} << 20;
+
 // Returns the bytes for a shard of a matrix that is updated where its shards are. computes_bf16: the model computes in
 // bf16.
 std::size_t host_shard_scratch(const MatrixOptions&, const TensorSpec& whole, const TensorSpec& shard,

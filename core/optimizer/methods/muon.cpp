@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
+#include "kernels/optimizer/muon/muon_batch.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
 namespace sestina {
@@ -166,20 +168,126 @@ using Variant = MuonVariant;
 template <Variant V>
 using KeysOf = std::conditional_t<V == Variant::muon, MuonOptions, MuonMomentOptions>;
 
+template <Variant V>
+SecondMoment second_moment_of(const MatrixOptions& options) {
+  if constexpr (V == Variant::muon)
+    return {};
+  else {
+    const auto& o = options.as<MuonMomentOptions>();
+    return {o.beta2, o.eps, o.keep_norm};
+  }
+}
+
+// The last pass of each method.
+template <Variant V, class T, class Space>
+void move_along(Stream<Space>& stream, const WeightMove& move, [[maybe_unused]] const SecondMoment& rule,
+                [[maybe_unused]] MatrixState<Space>& state, const OwnedMatrix<Space>& matrix,
+                Matrix<const T, Space> direction) {
+  [[maybe_unused]] const MovedMatrix<Space> to{matrix.master, matrix.weight, matrix.rows(), matrix.cols()};
+  if constexpr (V == Variant::muon)
+    move_weight_wide(stream.exec, move, direction, matrix.master, matrix.weight);
+  else if constexpr (V == Variant::normuon)
+    move_weight_normuon(stream.exec, move, rule, direction, state.vector("second_moment"), to, stream.workspace);
+  else
+    move_weight_adamuon(stream.exec, move, rule, direction, state.matrix("second_moment"), to, stream.workspace);
+}
+
+// Takes of a workspace what the last pass takes of it, and gives it back.
+template <Variant V, class Space>
+void declare_move([[maybe_unused]] Workspace<Space>& workspace, [[maybe_unused]] std::size_t rows,
+                  [[maybe_unused]] std::size_t cols) {
+  if constexpr (V == Variant::normuon) declare<NorMuonScratch<Space>>(workspace, std::max(rows, cols));
+  if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);
+}
+
+// Matrices up to the last pass together, and Muon's through it too.
+template <class Space, Variant V>
+class MuonUpdates final : public UpdateBatch<Space> {
+ public:
+  MuonUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
+      : rule_(muon_rule(options.as<KeysOf<V>>(), items.front().matrix.rows(), items.front().matrix.cols())),
+        in_bf16_(rule_.in_bf16(items.front().has_weight())),
+        second_moment_(second_moment_of<V>(options)),
+        items_(items) {
+    std::vector<BatchedMatrix> matrices;
+    for (const BatchItem<Space>& item : items) {
+      const OwnedMatrix<Space>& matrix = item.matrix;
+      BatchedMatrix one;
+      one.gradient = matrix.gradient.data();
+      one.momentum = item.optimizer->state().vector("momentum").data();
+      one.master = matrix.master.data();
+      one.weight = item.has_weight() ? matrix.weight.data() : nullptr;
+      one.rows = static_cast<std::uint32_t>(matrix.rows());
+      one.cols = static_cast<std::uint32_t>(matrix.cols());
+      one.lr = item.rates.lr;
+      one.weight_decay = item.rates.weight_decay;
+      one.scale = muon_rule(options.as<KeysOf<V>>(), matrix.rows(), matrix.cols()).scale;
+      matrices.push_back(one);
+    }
+    batch_ = make_muon_batch<Space>(std::move(matrices));
+  }
+
+  static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool computes_bf16,
+                              std::size_t rows, std::size_t cols) {
+    const MuonRule rule = muon_rule(options.as<KeysOf<V>>(), rows, cols);
+    if (!is_batched(rule.newton_schulz(), rows, cols)) return false;
+    const auto frame = workspace.frame();
+    if (rule.in_bf16(computes_bf16))
+      MuonBatchScratch<bf16, Space>(workspace, BatchSizes::of_one(rows, cols));
+    else
+      MuonBatchScratch<float, Space>(workspace, BatchSizes::of_one(rows, cols));
+    declare_move<V>(workspace, rows, cols);
+    return true;
+  }
+
+  void step(Stream<Space>& stream, const UpdateNumbers& numbers) override {
+    if (in_bf16_)
+      step_as<bf16>(stream, numbers);
+    else
+      step_as<float>(stream, numbers);
+  }
+
+ private:
+  template <class T>
+  void step_as(Stream<Space>& stream, const UpdateNumbers& numbers) {
+    const auto frame = stream.workspace.frame();
+    const MuonBatchScratch<T, Space> scratch(stream.workspace, batch_.sizes);
+    const MomentumStep now = momentum_step(rule_.factors(numbers.momentum), numbers.gradient_scale);
+    const Vector<const T, Space> directions =
+        batched_newton_schulz<T>(stream.exec, stream.gemm, rule_.newton_schulz(), now, batch_, scratch);
+    if constexpr (V == Variant::muon) {
+      move_batch<T>(stream.exec, {numbers.lr, 1, numbers.weight_decay, true, stream.nonfinite}, batch_, directions);
+    } else {
+      for (std::size_t i = 0; i < items_.size(); ++i) {
+        const BatchItem<Space>& item = items_[i];
+        const BatchedMatrix& of = batch_.matrices[i];
+        const WeightMove move = {numbers.lr * of.lr, of.scale, numbers.weight_decay * of.weight_decay, true,
+                                 stream.nonfinite};
+        move_along<V, T>(stream, move, second_moment_, item.optimizer->state(), item.matrix,
+                         Matrix<const T, Space>(directions.data() + of.wide, item.short_side(), item.long_side()));
+      }
+    }
+  }
+
+  MuonRule rule_;
+  bool in_bf16_;
+  SecondMoment second_moment_;
+  std::vector<BatchItem<Space>> items_;
+  MuonBatch<Space> batch_;
+};
+
 template <class Space, Variant V>
 class Muon final : public MatrixOptimizer<Space> {
  public:
+  using Batch = MuonUpdates<Space, V>;
+
   Muon(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : rows_(shape.rows),
         cols_(shape.cols),
         rule_(muon_rule(options.as<KeysOf<V>>(), shape.rows, shape.cols)),
+        second_moment_(second_moment_of<V>(options)),
         state_(exec, fields_of(options, shape.rows, shape.cols), shape.path),
-        momentum_(state_.vector("momentum")) {
-    if constexpr (V != Variant::muon) {
-      const auto& o = options.as<MuonMomentOptions>();
-      second_moment_ = {o.beta2, o.eps, o.keep_norm};
-    }
-  }
+        momentum_(state_.vector("momentum")) {}
 
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,
                               std::size_t cols) {
@@ -187,8 +295,7 @@ class Muon final : public MatrixOptimizer<Space> {
     const auto& o = options.as<KeysOf<V>>();
     take_newton_schulz(workspace, muon_rule(o, rows, cols).newton_schulz(),
                        o.ns_precision == MuonOptions::Precision::bf16, rows, cols);
-    if constexpr (V == Variant::normuon) declare<NorMuonScratch<Space>>(workspace, std::max(rows, cols));
-    if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);
+    declare_move<V>(workspace, rows, cols);
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
@@ -213,15 +320,7 @@ class Muon final : public MatrixOptimizer<Space> {
         stream.exec, stream.gemm, stream.workspace, rule_.newton_schulz(),
         Blend<Space>{gradient, momentum, now.p, now.q}, rows_, cols_, Vector<const double, Space>(squares));
     const WeightMove move = {numbers.lr, rule_.scale, numbers.weight_decay, true, stream.nonfinite};
-    [[maybe_unused]] const MovedMatrix<Space> to{matrix.master, matrix.weight, rows_, cols_};
-    if constexpr (V == Variant::muon)
-      move_weight_wide(stream.exec, move, direction, matrix.master, matrix.weight);
-    else if constexpr (V == Variant::normuon)
-      move_weight_normuon(stream.exec, move, second_moment_, direction, state_.vector("second_moment"), to,
-                          stream.workspace);
-    else
-      move_weight_adamuon(stream.exec, move, second_moment_, direction, state_.matrix("second_moment"), to,
-                          stream.workspace);
+    move_along<V, T>(stream, move, second_moment_, state_, matrix, direction);
   }
 
   std::size_t rows_, cols_;

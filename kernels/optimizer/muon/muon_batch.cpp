@@ -1,0 +1,256 @@
+#include "kernels/optimizer/muon/muon_batch.hpp"
+
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace sestina {
+namespace {
+
+// Threads of a device take a piece of so many elements, and look up once what it is of.
+constexpr std::size_t batch_piece = reduce_chunk;
+
+// Calls body(entry, at, count) for elements at, ..., at + count of the entries of a table, each of which is cut into
+// pieces: on the host a piece at once, on a device by single elements.
+template <class Space, class Entry, class Body>
+void for_entries(const char* label, const Space& exec, Vector<const Entry, Space> table, std::size_t pieces,
+                 const Body& body) {
+  constexpr std::size_t length = batch_piece;
+  const Entry* const entries = table.data();
+  const std::size_t count = table.extent(0);
+  if constexpr (is_host<Space>) {
+    Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, pieces), [=](std::size_t piece) {
+      const Entry& of = entry_with(entries, count, piece);
+      const std::size_t at = (piece - of.first) * length;
+      body(of, at, std::min(length, of.elements - at));
+    });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Space>;
+    Kokkos::parallel_for(
+        label, Teams(exec, static_cast<int>(pieces), sum_team<Space>),
+        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          const auto piece = static_cast<std::size_t>(team.league_rank());
+          const Entry& of = entry_with(entries, count, piece);
+          const std::size_t at = (piece - of.first) * length;
+          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - at)),
+                               [&](std::size_t i) { body(of, at + i, 1); });
+        });
+  }
+}
+
+// Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.
+KOKKOS_INLINE_FUNCTION std::size_t wide_place(const BatchedMatrix& of, std::size_t e) {
+  if (of.rows <= of.cols) return e;
+  const auto at = static_cast<std::uint32_t>(e);
+  return static_cast<std::size_t>(at % of.cols) * of.rows + at / of.cols;
+}
+
+// Writes elements [begin, begin + count) of M and returns the sum of squares of u.
+KOKKOS_INLINE_FUNCTION double advance_elements(const MomentumStep& s, const BatchedMatrix& of, std::size_t begin,
+                                               std::size_t count) {
+  const float* const g = of.gradient + begin;
+  float* const m = of.momentum + begin;
+  for (std::size_t i = 0; i < count; ++i) m[i] = s.keep * m[i] + s.gain * g[i];
+  return lane_sum(count, [=](std::size_t i) { return square(s.p * g[i] + s.q * m[i]); });
+}
+
+// The sums of sum_pieces, over chunks of all matrices.
+template <class Space>
+void advance_momenta(const Space& exec, const MomentumStep& step, const MuonBatch<Space>& batch,
+                     Vector<double, Space> squares) {
+  constexpr std::size_t length = reduce_chunk;
+  const BatchedMatrix* const table = batch.table.data();
+  const std::size_t entries = batch.table.extent(0), chunks = squares.extent(0);
+  if constexpr (is_host<Space>) {
+    Kokkos::parallel_for("momenta", Kokkos::RangePolicy<Space>(exec, 0, chunks), [=](std::size_t chunk) {
+      const BatchedMatrix& of = entry_with(table, entries, chunk);
+      const std::size_t begin = (chunk - of.first) * length;
+      squares(chunk) = advance_elements(step, of, begin, std::min(length, of.elements - begin));
+    });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Space>;
+    Kokkos::parallel_for(
+        "momenta", Teams(exec, static_cast<int>(chunks), sum_team<Space>),
+        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          const auto chunk = static_cast<std::size_t>(team.league_rank());
+          const BatchedMatrix& of = entry_with(table, entries, chunk);
+          const std::size_t begin = (chunk - of.first) * length;
+          double total = 0;
+          Kokkos::parallel_reduce(
+              Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - begin)),
+              [&](std::size_t i, double& sum) { sum += advance_elements(step, of, begin + i, 1); }, total);
+          if (team.team_rank() == 0) squares(chunk) = total;
+        });
+  }
+}
+
+// Sets inverse(i) to the factor by which u of matrix i is multiplied: the sums of sum_all, one for each.
+template <class Space>
+void inverse_norms(const Space& exec, const NewtonSchulz& ns, const MuonBatch<Space>& batch,
+                   Vector<const double, Space> squares, Vector<float, Space> inverse) {
+  constexpr std::size_t length = reduce_chunk;
+  const double eps = ns.eps;
+  const bool add = ns.norm == NewtonSchulzNorm::add;
+  const BatchedMatrix* const table = batch.table.data();
+  const std::size_t entries = batch.table.extent(0);
+  if constexpr (is_host<Space>) {
+    Kokkos::parallel_for("ns_norms", Kokkos::RangePolicy<Space>(exec, 0, entries), [=](std::size_t i) {
+      const double* const own = squares.data() + table[i].first;
+      const std::size_t chunks = (table[i].elements + length - 1) / length;
+      inverse(i) = inverse_norm(lane_sum(chunks, [=](std::size_t c) { return own[c]; }), eps, add);
+    });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Space>;
+    Kokkos::parallel_for(
+        "ns_norms", Teams(exec, static_cast<int>(entries), sum_team<Space>),
+        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          const BatchedMatrix& of = table[team.league_rank()];
+          const double* const own = squares.data() + of.first;
+          double total = 0;
+          Kokkos::parallel_reduce(
+              Kokkos::TeamThreadRange(team, (of.elements + length - 1) / length),
+              [&](std::size_t c, double& sum) { sum += own[c]; }, total);
+          if (team.team_rank() == 0) inverse(team.league_rank()) = inverse_norm(total, eps, add);
+        });
+  }
+}
+
+// Sets X of every matrix to u divided by its norm, rounded, in wide form.
+template <class T, class Space>
+void normalize_batch(const Space& exec, const MomentumStep& step, const MuonBatch<Space>& batch,
+                     Vector<const float, Space> inverse, Vector<T, Space> x) {
+  const float p = step.p, q = step.q;
+  T* const wide = x.data();
+  for_entries<Space, BatchedMatrix>(
+      "ns_normalize", exec, batch.table, batch.sizes.chunks,
+      KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
+        for (std::size_t e = at; e < at + count; ++e)
+          scaled_blend(1, inverse(of.number), p, of.gradient + e, q, of.momentum + e,
+                       wide + of.wide + wide_place(of, e));
+      });
+}
+
+// Sets P = a I + b A of every matrix; A lies in the memory of the stacks of X that is free.
+template <class T, class Space>
+void form_polynomials(const Space& exec, const NewtonSchulzStep& step, const MuonBatch<Space>& batch,
+                      Vector<const T, Space> grams, Vector<T, Space> polynomials) {
+  const float a = static_cast<float>(step.a), b = static_cast<float>(step.b);
+  const T* const from = grams.data();
+  T* const to = polynomials.data();
+  for_entries<Space, BatchedPolynomial>(
+      "ns_polynomial", exec, batch.polynomials, batch.polynomial_pieces,
+      KOKKOS_LAMBDA(const BatchedPolynomial& of, std::size_t at, std::size_t count) {
+        for (std::size_t e = at; e < at + count; ++e) {
+          const bool diagonal = static_cast<std::uint32_t>(e) % (of.side + 1) == 0;
+          const float value = b * static_cast<float>(from[of.gram + e]);
+          to[of.polynomial + e] = T(diagonal ? value + a : value);
+        }
+      });
+}
+
+// The operands of the products of one stack; A and Y are two matrices in one place.
+template <class T, class Space>
+struct StackOperands {
+  Matrix<T, Space> x, gram, y, polynomial;
+  StackOperands(const MatrixStack& s, Vector<T, Space> from, Vector<T, Space> to, Vector<T, Space> polynomials)
+      : x(from.data() + s.wide, s.short_side, s.long_side),
+        gram(to.data() + s.wide, s.short_side, s.short_side),
+        y(to.data() + s.wide, s.short_side, s.long_side),
+        polynomial(polynomials.data() + s.polynomial, s.short_side, s.short_side) {}
+};
+
+}  // namespace
+
+template <class Space>
+MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices) {
+  MuonBatch<Space> batch;
+  std::vector<BatchedPolynomial> polynomials;
+  BatchSizes& all = batch.sizes;
+  for (BatchedMatrix& matrix : matrices) {
+    const std::size_t s = std::min(matrix.rows, matrix.cols), l = std::max(matrix.rows, matrix.cols);
+    SESTINA_REQUIRE(s > 0 && s * l < (std::size_t{1} << 31), "a matrix {} x {} in a batch", matrix.rows, matrix.cols);
+    const BatchSizes own = BatchSizes::of_one(s, l);
+    matrix.elements = s * l;
+    matrix.first = all.chunks;
+    matrix.number = all.matrices;
+    matrix.wide = all.wide;
+    if (batch.stacks.empty() || batch.stacks.back().short_side != s || batch.stacks.back().long_side != l)
+      batch.stacks.push_back({0, s, l, all.wide, all.polynomials, own.wide, own.polynomials});
+    ++batch.stacks.back().count;
+    polynomials.push_back(
+        {batch.polynomial_pieces, s * s, static_cast<std::uint32_t>(s), matrix.wide, all.polynomials});
+    batch.polynomial_pieces += (s * s + batch_piece - 1) / batch_piece;
+    all = {all.wide + own.wide, all.polynomials + own.polynomials, all.chunks + own.chunks, all.matrices + 1};
+  }
+  batch.table = table_in_space<Space>("sestina::batched_matrices", matrices);
+  batch.polynomials = table_in_space<Space>("sestina::batched_polynomials", polynomials);
+  batch.matrices = std::move(matrices);
+  return batch;
+}
+
+template <class T, class Space>
+Vector<const T, Space> batched_newton_schulz(const Space& exec, Gemm<Space>& gemm, const NewtonSchulz& ns,
+                                             const MomentumStep& momentum, const MuonBatch<Space>& batch,
+                                             const MuonBatchScratch<T, Space>& scratch) {
+  Vector<T, Space> x = scratch.x, y = scratch.y;
+  if (batch.matrices.empty()) return x;
+  advance_momenta<Space>(exec, momentum, batch, scratch.squares);
+  inverse_norms<Space>(exec, ns, batch, scratch.squares, scratch.inverse);
+  normalize_batch<T, Space>(exec, momentum, batch, scratch.inverse, x);
+  for (const NewtonSchulzStep& step : ns.steps) {
+    const auto each_stack = [&](const auto& product) {
+      for (const MatrixStack& stack : batch.stacks)
+        product(stack, StackOperands<T, Space>(stack, x, y, scratch.polynomials));
+    };
+    each_stack([&](const MatrixStack& s, const StackOperands<T, Space>& on) {
+      gemm.template batch<T, T>(s.count, {s.wide_apart, s.wide_apart, s.wide_apart}, Op::none, Op::transpose, 1, on.x,
+                                on.x, 0, on.gram);
+    });
+    form_polynomials<T, Space>(exec, step, batch, y, scratch.polynomials);
+    each_stack([&](const MatrixStack& s, const StackOperands<T, Space>& on) {
+      if (step.c != 0)
+        gemm.template batch<T, T>(s.count, {s.wide_apart, s.wide_apart, s.polynomial_apart}, Op::none, Op::transpose,
+                                  static_cast<float>(step.c), on.gram, on.gram, 1, on.polynomial);
+      gemm.template batch<T, T>(s.count, {s.polynomial_apart, s.wide_apart, s.wide_apart}, Op::none, Op::none, 1,
+                                on.polynomial, on.x, 0, on.y);
+    });
+    std::swap(x, y);
+  }
+  return x;
+}
+
+template <class T, class Space>
+void move_batch(const Space& exec, const WeightMove& move, const MuonBatch<Space>& batch,
+                Vector<const T, Space> directions) {
+  SESTINA_REQUIRE(move.decay_first, "a batch of matrices decays first");
+  const double lr = move.lr, decay = move.weight_decay, scale = move.scale;
+  double* const nonfinite = move.nonfinite;
+  const T* const wide = directions.data();
+  if (batch.matrices.empty()) return;
+  for_entries<Space, BatchedMatrix>(
+      "muon_move", exec, batch.table, batch.sizes.chunks,
+      KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
+        const double rate = lr * of.lr;
+        const auto keep = static_cast<float>(1 - rate * (decay * of.weight_decay));
+        const auto length = static_cast<float>(rate * (scale * of.scale));
+        const T* const o = wide + of.wide;
+        for (std::size_t e = at; e < at + count; ++e) {
+          of.master[e] = keep * of.master[e] - length * static_cast<float>(o[wide_place(of, e)]);
+          if (of.weight != nullptr) of.weight[e] = bf16(of.master[e]);
+        }
+        flag_nonfinite(count, of.master + at, nonfinite);
+      });
+}
+
+#define SESTINA_MUON_BATCH(Space, T)                                                                               \
+  template Vector<const T, Space> batched_newton_schulz<T, Space>(const Space&, Gemm<Space>&, const NewtonSchulz&, \
+                                                                  const MomentumStep&, const MuonBatch<Space>&,    \
+                                                                  const MuonBatchScratch<T, Space>&);              \
+  template void move_batch<T, Space>(const Space&, const WeightMove&, const MuonBatch<Space>&, Vector<const T, Space>);
+#define SESTINA_MUON_BATCHES(Space)                                             \
+  template MuonBatch<Space> make_muon_batch<Space>(std::vector<BatchedMatrix>); \
+  SESTINA_MUON_BATCH(Space, float)                                              \
+  SESTINA_MUON_BATCH(Space, bf16)
+SESTINA_INSTANTIATE_LANES(SESTINA_MUON_BATCHES)
+
+}  // namespace sestina

@@ -1,0 +1,115 @@
+// Muon's update of many matrices in few launches, for a device. Each pass is one launch for all matrices of a batch,
+// which a table names; a product is one call for all of one shape, whose operands lie one after another in the
+// workspace: a stack. A matrix on its own would take seven launches and products for each step of Newton-Schulz alone,
+// far more time of the host than of a device (core/optimizer/base/update_batches.hpp says who is updated in this way).
+//
+// A step of the iteration takes as few passes as there are products. For X (s, l) in wide form:
+//   A = X X^T       a whole product: what symmetric tiles save of one with s < 8192, a device loses by their number
+//   P = a I + b A   the only pass that is no product, for the stacks of all shapes
+//   P += c A A^T    none in a cubic step
+//   Y = P X         and X and Y change places
+// A has the memory of Y, which is written last. Newton-Schulz of one matrix (newton_schulz.hpp) does the same sums, but
+// rounds a I + b A with the rest of P; in bf16 both differ by a rounding of P. Momentum and norm have the same bits.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/host_values.hpp"
+#include "kernels/blas/sums.hpp"
+#include "kernels/blas/workspace.hpp"
+#include "kernels/optimizer/matrix_update.hpp"
+#include "kernels/optimizer/newton_schulz.hpp"
+
+namespace sestina {
+
+// From this side on Gram matrices are worth the tiles of Gemm::symmetric, and a matrix keeps a device busy by itself.
+inline constexpr std::size_t unbatched_side = 8192;
+
+// Returns whether matrices are iterated in batches: those of a plain iteration, with the norm of Frobenius and nothing
+// done to the rows before or to the norm after it.
+inline bool is_batched(const NewtonSchulz& ns, std::size_t rows, std::size_t cols) {
+  const std::size_t s = std::min(rows, cols), l = std::max(rows, cols);
+  return s > 0 && s < unbatched_side && l < (std::size_t{1} << 31) / s && !takes_gram_form(ns, s, l) && !ns.gram_norm &&
+         !ns.equal_rows && !ns.snap;
+}
+
+// One matrix of a batch: what its owner says of it, and its place, which make_muon_batch fills in.
+struct BatchedMatrix {
+  const float* gradient = nullptr;  // (rows, cols) without padding, as momentum, master and weight
+  float *momentum = nullptr, *master = nullptr;
+  bf16* weight = nullptr;                      // null: none is written
+  std::uint32_t rows = 0, cols = 0;            // both at least 1
+  double lr = 0, weight_decay = 0, scale = 1;  // factors of its own, see WeightMove
+  std::size_t first = 0;                       // number of its first chunk in the batch
+  std::size_t elements = 0;
+  std::size_t number = 0;  // in the batch
+  std::size_t wide = 0;    // elements before its X in the stacks of X
+};
+
+// Of one matrix the polynomial of a step, in pieces as numbered by `first`.
+struct BatchedPolynomial {
+  std::size_t first = 0, elements = 0;  // side^2
+  std::uint32_t side = 0;
+  std::size_t gram = 0, polynomial = 0;  // elements before it in the stacks of X, of P
+};
+
+// Matrices of one wide form (short_side, long_side), one after another.
+struct MatrixStack {
+  std::size_t count = 0, short_side = 0, long_side = 0;
+  std::size_t wide = 0, polynomial = 0;              // elements before the first one in the stacks of X, of P
+  std::size_t wide_apart = 0, polynomial_apart = 0;  // elements from one to the next
+};
+
+// Numbers of a batch, by which its memory is taken. Those of several matrices add up: each begins at a multiple of 256
+// bytes in bf16, as the workspace's pieces do.
+struct BatchSizes {
+  static constexpr std::size_t step = 128;
+  static constexpr std::size_t aligned(std::size_t n) { return (n + step - 1) / step * step; }
+  static BatchSizes of_one(std::size_t rows, std::size_t cols) {
+    const std::size_t s = std::min(rows, cols);
+    return {aligned(rows * cols), aligned(s * s), chunk_count(rows * cols), 1};
+  }
+  std::size_t wide = 0, polynomials = 0, chunks = 0, matrices = 0;
+};
+
+template <class Space>
+struct MuonBatch {
+  std::vector<BatchedMatrix> matrices;
+  std::vector<MatrixStack> stacks;
+  BatchSizes sizes;
+  std::size_t polynomial_pieces = 0;
+  Kokkos::View<BatchedMatrix*, typename Space::memory_space> table;
+  Kokkos::View<BatchedPolynomial*, typename Space::memory_space> polynomials;
+};
+
+// Memory of an update: of a batch at most the sum over its matrices of what each takes as a batch by itself.
+template <class T, class Space>
+struct MuonBatchScratch {
+  MuonBatchScratch(Workspace<Space>& workspace, const BatchSizes& n)
+      : x(workspace.template take<T>(n.wide)),
+        y(workspace.template take<T>(n.wide)),
+        polynomials(workspace.template take<T>(n.polynomials)),
+        squares(workspace.template take<double>(n.chunks)),
+        inverse(workspace.template take<float>(n.matrices)) {}
+  Vector<T, Space> x, y, polynomials;
+  Vector<double, Space> squares;  // of u, by chunks of all matrices
+  Vector<float, Space> inverse;   // of the norm of each
+};
+
+// Makes the tables of a batch; matrices of one wide form that follow one another are one stack. Fences.
+template <class Space>
+MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix>);
+
+// Advances the momenta (MomentumStep) and orthogonalises u of every matrix. Returns the stacks of the results in wide
+// form, in the scratch. Does not fence.
+template <class T, class Space>
+Vector<const T, Space> batched_newton_schulz(const Space&, Gemm<Space>&, const NewtonSchulz&, const MomentumStep&,
+                                             const MuonBatch<Space>&, const MuonBatchScratch<T, Space>&);
+
+// Moves all matrices along their directions, as move_weight_wide does one; lr, weight_decay and scale of `move` are
+// factors of the matrices' own, and decay comes first.
+template <class T, class Space>
+void move_batch(const Space&, const WeightMove& move, const MuonBatch<Space>&, Vector<const T, Space> directions);
+
+}  // namespace sestina
