@@ -98,6 +98,28 @@ TEST(ExpertPlan, LoadsAreAtTheirBound) {
   }
 }
 
+// On tensor-parallel ranks, too, every matrix has one home, in a group of its owner, and homes are about as loaded as
+// the bound says.
+TEST(ExpertPlan, ExpertsHaveHomes) {
+  for (const auto& [dp, ep] : {std::pair(4, 4), {4, 2}, {8, 2}}) {
+    Options options = expert_options("muon", dp, ep);
+    options.parallel.tp = 2;
+    const Plan plan = make_plan(options);
+    const StagePlan& stage = plan.stages[0];
+    std::vector<int> grouped(stage.specs.size(), 0);
+    for (int rank = 0; rank < dp; ++rank)
+      for (const MicroGroup& group : stage.micro_groups.at(static_cast<std::size_t>(rank)))
+        for (const int spec : group.specs) {
+          EXPECT_EQ(stage.owner[static_cast<std::size_t>(spec)], rank);
+          ++grouped[static_cast<std::size_t>(spec)];
+        }
+    for (std::size_t i = 0; i < grouped.size(); ++i) EXPECT_EQ(grouped[i], stage.owner[i] >= 0 ? 1 : 0);
+    EXPECT_GE(plan.home_cost.gap(), -1e-12) << dp << " x " << ep;
+    EXPECT_LE(plan.home_cost.gap(), 0.1) << dp << " x " << ep;
+    EXPECT_EQ(rank_memory(plan, 1).size(), static_cast<std::size_t>(2 * dp));
+  }
+}
+
 TEST(ExpertPlan, LargeSharesGoToRanksWithLittle) {
   const std::vector<std::int64_t> cost = {7, 5, 3, 3, 2};
   EXPECT_EQ(owners_on_top(cost, {0, 1, 2, 2, 1}, {9, 0, 4}),
