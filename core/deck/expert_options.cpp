@@ -30,8 +30,6 @@ void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions&
   if (parallel.partition == Partition::groups)
     deck.error("parallel.partition", "groups are not implemented with parallel.ep > 1",
                "optimal, balanced, layerwise, start-index");
-  if (parallel.shard != ParallelOptions::Shard::state)
-    deck.error("parallel.shard", "is not implemented with parallel.ep > 1", "state");
 }
 
 void require_expert_parallel(Deck& deck, const Options& options) {

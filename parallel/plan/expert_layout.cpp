@@ -29,17 +29,17 @@ bool is_of_experts(const StagePlan& stage, const BucketLayout& bucket, int ep) {
   return ep > 1 && stage.specs[at(bucket.specs.front())].expert >= 0;
 }
 
-GradientBuckets buckets_of(const GradientBuckets& all, const StagePlan& stage, bool experts) {
+GradientBuckets buckets_of(const GradientBuckets& all, bool experts) {
   GradientBuckets some;
   for (std::size_t b = 0; b < all.buckets.size(); ++b) {
-    if (is_of_experts(stage, all.buckets[b], all.ep) != experts) continue;
+    if (all.of_experts[b] != experts) continue;
     some.buckets.push_back(all.buckets[b]);
+    some.of_experts.push_back(false);
     some.begin.push_back(all.begin[b]);
     if (all.in_turn()) some.turn.push_back(all.turn[b]);
   }
   some.begin.push_back(all.begin.back());
   some.place = all.place;
-  some.ep = all.ep;
   return some;
 }
 

@@ -315,6 +315,11 @@ TEST(PlannedBytes, OfExperts) {
       run.options.parallel.sequence_parallel = std::string(kind) != "soap";
       run.options.model.router_bias_rate = std::string(kind) == "soap" ? 0 : 0.01;
       largest.add(compare(run, fmt::format("{}, tp {}, experts over {}", kind, tp, ep)));
+      if (ep == 1 || std::string(kind) == "soap") continue;
+      run.options.parallel.shard =
+          std::string(kind) == "muon" ? ParallelOptions::Shard::weights : ParallelOptions::Shard::gradients;
+      run.options.model.num_hidden_layers = 5;
+      largest.add(compare(run, fmt::format("{}, tp {}, experts over {} in turn", kind, tp, ep)));
     }
 }
 

@@ -88,6 +88,36 @@ TEST(ExpertPlan, RowsAreOwnedOnceAndHeldByTheirPlace) {
     }
 }
 
+// Where gradients take turns, what a rank owns of experts lies after what it owns of all else, nothing over anything.
+TEST(ExpertPlan, OwnedSumsLieApart) {
+  for (const auto& [dp, ep] : {std::pair(4, 4), {4, 2}, {6, 2}}) {
+    Options options = expert_options("muon", dp, ep);
+    options.parallel.shard = ParallelOptions::Shard::gradients;
+    const PlanInput input(options);
+    StagePlan stage = make_plan(input).stages[0];
+    for (int rank = 0; rank < dp; ++rank) {
+      lay_out_buckets(stage, input, 0, rank);
+      const GradientBuckets all = gradient_buckets(stage, input.parallel);
+      const RankLayout layout = shard_layout(stage, all, input, rank, 0);
+      const auto first_of_experts = static_cast<std::size_t>(all.begin.back() + buckets_of(all, false).sums_size(rank));
+      std::map<std::size_t, std::size_t> taken;
+      for (const TensorHolding& tensor : layout.tensors) {
+        if (tensor.owned_elements() == 0) continue;
+        EXPECT_EQ(tensor.sum_offset >= first_of_experts, tensor.whole.expert >= 0) << tensor.whole.name;
+        EXPECT_TRUE(taken.emplace(tensor.sum_offset, tensor.sum_offset + tensor.owned_elements()).second);
+      }
+      auto end = static_cast<std::size_t>(all.begin.back());
+      for (const auto& [from, to] : taken) {
+        EXPECT_GE(from, end);
+        end = to;
+      }
+      EXPECT_LE(end, layout.gradient_elements);
+      EXPECT_EQ(layout.gradient_elements,
+                first_of_experts + static_cast<std::size_t>(buckets_of(all, true).sums_size(rank / ep)));
+    }
+  }
+}
+
 // With one holder of each expert the bound is reached: experts are where they are, the rest is spread as without them.
 TEST(ExpertPlan, LoadsAreAtTheirBound) {
   for (const auto& [dp, ep, gap] : {std::tuple(4, 4, 1e-6), {8, 8, 1e-6}, {4, 2, 0.05}, {8, 2, 0.05}}) {
@@ -237,6 +267,7 @@ TEST(ExpertDeck, RefusesWhatDoesNotFit) {
   const auto told = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
   EXPECT_EQ(errors_of("dp = 4\nep = 2\n"), "");
   EXPECT_EQ(errors_of("dp = 3\n"), "");
+  EXPECT_EQ(errors_of("dp = 4\nep = 2\ntp = 2\nshard = \"weights\"\n"), "");
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 3\n"), "does not divide parallel.dp = 4"));
   EXPECT_TRUE(told(errors_of("dp = 16\nep = 16\n"), "does not divide model.num_experts = 8"));
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\npartition = \"replicated\"\n"), "ranks hold different experts"));
