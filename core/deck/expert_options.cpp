@@ -26,10 +26,7 @@ void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions&
   using Partition = ParallelOptions::Partition;
   if (parallel.partition == Partition::replicated)
     deck.error("parallel.partition", "not every rank can update all: with parallel.ep > 1 ranks hold different experts",
-               "optimal, balanced, layerwise, start-index");
-  if (parallel.partition == Partition::groups)
-    deck.error("parallel.partition", "groups are not implemented with parallel.ep > 1",
-               "optimal, balanced, layerwise, start-index");
+               "optimal, balanced, layerwise, start-index, groups");
 }
 
 void require_expert_parallel(Deck& deck, const Options& options) {

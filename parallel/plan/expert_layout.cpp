@@ -12,11 +12,14 @@ int holding_rank(const TensorSpec& spec, const ModelConfig& model, const Paralle
   return static_cast<int>(spec.expert / (model.num_experts / parallel.ep));
 }
 
+bool holds(const TensorSpec& spec, const PlanInput& input, int dp_rank) {
+  const int place = holding_rank(spec, input.model, input.parallel);
+  return place < 0 || place == expert_rank(input.parallel, dp_rank);
+}
+
 void drop_other_experts(std::vector<TensorSpec>& local, const PlanInput& input, int dp_rank) {
-  for (TensorSpec& spec : local) {
-    const int place = holding_rank(spec, input.model, input.parallel);
-    if (place >= 0 && place != expert_rank(input.parallel, dp_rank)) spec.rows = 0;
-  }
+  for (TensorSpec& spec : local)
+    if (!holds(spec, input, dp_rank)) spec.rows = 0;
 }
 
 void set_experts(ModelPart& part, const ParallelOptions& parallel, int dp_rank) {

@@ -18,6 +18,7 @@ inline int expert_rank(const ParallelOptions& parallel, int dp_rank) { return dp
 inline int expert_holders(const ParallelOptions& parallel) { return parallel.dp / parallel.ep; }
 // Returns the place of the ranks that hold a tensor; -1 where every rank holds it.
 int holding_rank(const TensorSpec&, const ModelConfig&, const ParallelOptions&);
+bool holds(const TensorSpec&, const PlanInput&, int dp_rank);
 
 // Takes the rows of experts that the rank does not hold from its shards.
 void drop_other_experts(std::vector<TensorSpec>& local, const PlanInput&, int dp_rank);

@@ -215,13 +215,13 @@ void assign(StagePlan& stage, const PlanInput& input) {
   const bool replicated = parallel.partition == Partition::replicated;
   const std::vector<TensorSpec> local = local_shapes(stage.specs, input.model, parallel.tp, 0);
   const Draft matrices = draft(stage, local, input, true);
+  if (parallel.partition == Partition::groups) return assign_groups(stage, matrices, input);
   if (parallel.ep > 1) {
     assign_with_experts(stage, local, input);
     if (home) assign_homes(stage, matrices, parallel);
     if (home) add_micro_groups(stage, parallel);
     return note_loads(stage, input);
   }
-  if (parallel.partition == Partition::groups) return assign_groups(stage, matrices, input);
   const bool all_homed =
       std::all_of(matrices.specs.begin(), matrices.specs.end(), [&stage](int spec) { return has_home(stage, spec); });
   if (home && all_homed && parallel.partition == Partition::optimal) {

@@ -216,6 +216,37 @@ TYPED_TEST(ExpertParallel, SplitExpertsAreUpdatedAsOtherMatrices) {
   expect_same_training(blocks, train_together<float, TypeParam>(apart, 5), "muon", "blockwise, ep 2");
 }
 
+// Shares of experts on ranks that hold others: together, whole, and in blocks.
+TYPED_TEST(ExpertParallel, SharesOfExpertsAgreeWithOneRank) {
+  for (const char* kind : {"muon", "soap", "shampoo"}) {
+    const Trained one = train_alone<float, TypeParam>(alone(split_case(kind, 1)), 5);
+    for (const auto& [tp, ep] : {std::pair(1, 2), {1, 4}, {2, 2}}) {
+      if (world().size() % (tp * ep) != 0) continue;
+      TrainingCase run = split_case(kind, tp, ep);
+      run.options.parallel.partition = ParallelOptions::Partition::groups;
+      expect_same_training(one, train_together<float, TypeParam>(run, 5), kind,
+                           fmt::format("{} in shares, tp {}, ep {}", kind, tp, ep));
+    }
+  }
+  if (world().size() < 4) return;
+  const auto few = [](int tp, int ep) {  // large experts, so that ranks divide them
+    TrainingCase run = split_case("muon", tp, ep);
+    run.options.model.num_hidden_layers = 1;
+    run.options.model.num_experts = 2;
+    run.options.model.num_experts_per_tok = 1;
+    run.options.model.moe_intermediate_size = 96;
+    run.options.model.shared_expert_intermediate_size = 0;
+    run.options.parallel.partition = ParallelOptions::Partition::groups;
+    return run;
+  };
+  const std::vector<MatrixShare> shares = make_plan({few(2, 2).options, world().size()}).stages[0].shares;
+  EXPECT_TRUE(std::any_of(shares.begin(), shares.end(), [](const MatrixShare& share) { return share.ranks > 1; }));
+  const Trained one = train_alone<float, TypeParam>(alone(few(1, 1)), 5);
+  for (const int tp : {1, 2})
+    expect_same_training(one, train_together<float, TypeParam>(few(tp, 2), 5), "muon",
+                         fmt::format("divided, tp {}", tp));
+}
+
 TYPED_TEST(ExpertParallel, SplitExpertsAgreeInPipelineStages) {
   if (world().size() < 4) return;
   const Trained one = train_alone<float, TypeParam>(alone(split_case("muon", 1)), 5);

@@ -320,6 +320,9 @@ TEST(PlannedBytes, OfExperts) {
           std::string(kind) == "muon" ? ParallelOptions::Shard::weights : ParallelOptions::Shard::gradients;
       run.options.model.num_hidden_layers = 5;
       largest.add(compare(run, fmt::format("{}, tp {}, experts over {} in turn", kind, tp, ep)));
+      run.options.parallel.shard = ParallelOptions::Shard::state;
+      run.options.parallel.partition = ParallelOptions::Partition::groups;
+      if (std::string(kind) == "muon") largest.add(compare(run, fmt::format("shares, tp {}, experts over {}", tp, ep)));
     }
 }
 

@@ -150,6 +150,32 @@ TEST(ExpertPlan, ExpertsHaveHomes) {
   }
 }
 
+// Shares of experts may be on any rank; what sums their gradients holds them, and whole ones stay where they are if
+// loads allow.
+TEST(ExpertPlan, SharesComeFromHolders) {
+  for (const char* kind : {"muon", "soap"})
+    for (const auto& [dp, ep, tp] : {std::tuple(4, 4, 1), {4, 2, 1}, {8, 2, 1}, {64, 8, 1}, {4, 2, 2}}) {
+      Options options = expert_options(kind, dp, ep);
+      options.parallel.tp = tp;
+      options.parallel.partition = ParallelOptions::Partition::groups;
+      options.train.global_batch = 64;
+      const PlanInput input(options);
+      const Plan plan = make_plan(input);
+      const StagePlan& stage = plan.stages[0];
+      int moved = 0, whole = 0;
+      for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+        if (stage.owner[i] == scalar_tensor) continue;
+        EXPECT_TRUE(holds(stage.specs[i], input, stage.owner[i])) << stage.specs[i].name;
+        if (stage.specs[i].expert < 0) continue;
+        ++whole;
+        if (stage.home[i] == in_shares) ++moved;
+      }
+      if (tp == 1 && dp <= 8) EXPECT_LE(moved, whole / 4) << kind << ", " << dp << " x " << ep;
+      EXPECT_GE(plan.machine_cost.gap(), -1e-12);
+      EXPECT_EQ(rank_memory(plan, 1).size(), static_cast<std::size_t>(dp * tp));
+    }
+}
+
 TEST(ExpertPlan, LargeSharesGoToRanksWithLittle) {
   const std::vector<std::int64_t> cost = {7, 5, 3, 3, 2};
   EXPECT_EQ(owners_on_top(cost, {0, 1, 2, 2, 1}, {9, 0, 4}),
@@ -267,6 +293,7 @@ TEST(ExpertDeck, RefusesWhatDoesNotFit) {
   const auto told = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
   EXPECT_EQ(errors_of("dp = 4\nep = 2\n"), "");
   EXPECT_EQ(errors_of("dp = 3\n"), "");
+  EXPECT_EQ(errors_of("dp = 4\nep = 2\npartition = \"groups\"\n", "[optimizer]\nkind = \"muon\"\n"), "");
   EXPECT_EQ(errors_of("dp = 4\nep = 2\ntp = 2\nshard = \"weights\"\n"), "");
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 3\n"), "does not divide parallel.dp = 4"));
   EXPECT_TRUE(told(errors_of("dp = 16\nep = 16\n"), "does not divide model.num_experts = 8"));
