@@ -304,7 +304,7 @@ TEST(PlannedBytes, OfExperts) {
   Largest largest;
   for (const char* kind : {"adamw", "muon", "soap"})
     for (const auto& [tp, ep] : {std::pair(1, 1), {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}}) {
-      if (world().size() % (tp * ep) != 0) continue;
+      if (world().size() % (tp * ep) != 0 || (std::string(kind) != "muon" && tp * ep > 2)) continue;
       TrainingCase run = training_case(kind, Family::qwen3_moe);
       run.options.model.num_experts = 8;
       run.options.model.shared_expert_intermediate_size = tp == 2 ? 16 : 0;
