@@ -39,7 +39,6 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   deck.replace_section("model.linear", "form", "dense");  // the evaluator is dense, whatever form was trained
   if (deck.has("optimizer.weight_bits")) deck.add_override("optimizer.weight_bits=32");
   Options options = Options::read(deck);
-  if (options.model.has_experts()) options.parallel.sequence_parallel = false;  // their rows are on every rank
   require_ranks(deck, options.parallel, ranks);
   deck.finish();
   take_companions(options, layers, source.checkpoint);

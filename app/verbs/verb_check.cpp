@@ -8,7 +8,6 @@
 #include "app/start/rank_run.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/watch/kernel_checks.hpp"
-#include "core/deck/expert_options.hpp"
 #include "core/machine_speed.hpp"
 #include "kernels/model/device/attention_fused.hpp"
 
@@ -64,7 +63,6 @@ int run_check(const CheckArguments& arguments, const RankSource& source) {
     runtime.phase("reading the deck", [&] {
       Deck deck = layered_deck(arguments.deck);
       options = Options::read(deck);
-      require_whole_experts(deck, options);
       deck.finish();
     });
     const auto session = start_kokkos(runtime, options.run.threads, arguments.kokkos, 0);

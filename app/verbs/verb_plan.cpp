@@ -5,7 +5,6 @@
 #include "app/command/verbs.hpp"
 #include "app/start/run_deck.hpp"
 #include "app/verbs/run_plan.hpp"
-#include "core/deck/expert_options.hpp"
 #include "core/optimizer/base/routing.hpp"
 
 namespace sestina {
@@ -13,7 +12,6 @@ namespace sestina {
 int run_plan(const PlanArguments& arguments) {
   Deck deck = layered_deck(arguments.deck);
   const Options options = Options::read(deck);
-  require_whole_experts(deck, options);
   require_matching_groups(deck, options);
   require_whole_blocks(deck, options);
   require_state_tier(deck, options);

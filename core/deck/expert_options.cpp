@@ -23,22 +23,10 @@ void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions&
   else if (model.num_experts % parallel.ep != 0)
     deck.error(key, fmt::format("does not divide model.num_experts = {}", model.num_experts),
                fmt::format("a divisor of {}", fitting));
-  if (parallel.tp > 1) deck.error(key, "conflicts with tensor parallelism", "1 with parallel.tp > 1");
   using Partition = ParallelOptions::Partition;
   if (parallel.partition == Partition::replicated)
     deck.error("parallel.partition", "not every rank can update all: with parallel.ep > 1 ranks hold different experts",
-               "optimal, balanced, layerwise, start-index");
-  if (parallel.partition == Partition::groups)
-    deck.error("parallel.partition", "groups are not implemented with parallel.ep > 1",
-               "optimal, balanced, layerwise, start-index");
-  if (parallel.shard != ParallelOptions::Shard::state)
-    deck.error("parallel.shard", "is not implemented with parallel.ep > 1", "state");
-}
-
-void require_whole_experts(Deck& deck, const Options& options) {
-  if (options.model.has_experts() && options.parallel.tp > 1)
-    deck.error("parallel.tp",
-               "tensor parallelism of mixtures of experts is implemented for `eval` and `generate` alone", "1");
+               "optimal, balanced, layerwise, start-index, groups");
 }
 
 void require_expert_parallel(Deck& deck, const Options& options) {

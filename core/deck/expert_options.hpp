@@ -7,10 +7,6 @@ namespace sestina {
 // Reads parallel.ep and parallel.expert_room; all else of the section has been read.
 void read_expert_parallel(Deck&, const ModelConfig&, ParallelOptions&);
 
-// Collects an error for tensor parallelism of a mixture: forward passes alone know how to split experts. For verbs that
-// train, and those that tell of training.
-void require_whole_experts(Deck&, const Options&);
-
 // Collects errors for options that training with parallel.ep > 1 conflicts with.
 void require_expert_parallel(Deck&, const Options&);
 

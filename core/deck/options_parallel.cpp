@@ -372,7 +372,6 @@ void require_trainable(Deck& deck, Options& options) {
   require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
-  require_whole_experts(deck, options);
   require_expert_parallel(deck, options);
   require_router_bias(deck, options);
   require_shares(deck, parallel, options.train);

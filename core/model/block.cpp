@@ -130,11 +130,11 @@ void activate_backward(Context<Exec>& context, const Matrix<T, Exec>& d_inner, c
 }
 
 // Computes a mixture, of which each tensor-parallel rank has a part of every expert, and sums the parts of all experts
-// at once. On several of these ranks only passes without gradients come here, with all rows on every rank.
+// at once.
 template <class Exec, class T>
 void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                             LayerActivations<Exec, T>& a, const Matrix<T, Exec>& down) {
-  SESTINA_REQUIRE(!context.part.splits_rows() && !context.post_norm(), "experts on {} ranks", context.part.tp);
+  SESTINA_REQUIRE(!context.post_norm(), "a norm after experts");
   sum_rows<T>(context, down, [&](const Matrix<T, Exec>& partial) {
     if (has_mlp(context)) {
       auto frame = context.workspace.frame();
@@ -146,13 +146,37 @@ void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec,
   });
 }
 
+// Turns the activations' up into its gradient, and d.inner into the input of down_proj, made again.
+template <class Exec, class T>
+void backward_to_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a,
+                    MlpGradients<Exec, T>& d) {
+  linear_backward_input<Exec, T>(context, w.down, d.down, d.inner, d.passed_down);
+  if (d.forward_inner.size() > 0) activate<Exec, T>(context, a.up, d.forward_inner);
+  activate_backward<Exec, T>(context, d.inner, a.up);
+  if (d.forward_inner.size() > 0) d.inner = d.forward_inner;
+}
+
+// Computes d_in from what d.down is for a mixture: one sum over tensor-parallel ranks, as forward.
+template <class Exec, class T>
+void mixture_backward_summed(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                             LayerActivations<Exec, T>& a, MlpGradients<Exec, T>& d, const Matrix<T, Exec>& d_in) {
+  sum_rows<T>(context, d_in, [&](const Matrix<T, Exec>& partial) {
+    if (has_mlp(context)) {
+      backward_to_up<Exec, T>(context, w, a, d);
+      linear_backward_input<Exec, T>(context, w.up, a.up, partial, d.passed_up);
+    }
+    experts_backward_input<Exec, T>(context, w, a, d.down, has_mlp(context), partial, d.experts);
+  });
+}
+
 }  // namespace
 
 template <class Exec, class T>
 void mlp_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a) {
   auto frame = context.workspace.frame();
-  if (has_mlp(context)) linear_forward<Exec, T>(context, w.up, whole_rows<T>(context, a.h2), a.up, a.kept_up);
-  if (context.config().has_experts()) experts_forward_up<Exec, T>(context, w, a);
+  const Matrix<T, Exec> x = whole_rows<T>(context, a.h2);
+  if (has_mlp(context)) linear_forward<Exec, T>(context, w.up, x, a.up, a.kept_up);
+  if (context.config().has_experts()) experts_forward_up<Exec, T>(context, w, x, a);
 }
 
 template <class Exec, class T>
@@ -178,15 +202,12 @@ void mlp_backward_input(Context<Exec>& context, const typename Weights<Exec, T>:
   else
     d.down = d_out;
   d.down = whole_rows<T>(context, d.down);
-  if (has_mlp(context)) {
-    linear_backward_input<Exec, T>(context, w.down, d.down, d.inner, d.passed_down);
-    if (d.forward_inner.size() > 0) activate<Exec, T>(context, a.up, d.forward_inner);
-    activate_backward<Exec, T>(context, d.inner, a.up);
-    if (d.forward_inner.size() > 0) d.inner = d.forward_inner;
+  if (context.config().has_experts()) {
+    mixture_backward_summed<Exec, T>(context, w, a, d, d_in);
+  } else {
+    backward_to_up<Exec, T>(context, w, a, d);
     linear_backward_input_summed<Exec, T>(context, w.up, a.up, d_in, d.passed_up);
   }
-  if (context.config().has_experts())
-    experts_backward_input<Exec, T>(context, w, a, d.down, has_mlp(context), d_in, d.experts);
   if (context.post_norm())
     add<Exec, T>(context.exec, d_in, d_out, d_in);
   else
@@ -197,12 +218,12 @@ template <class Exec, class T>
 void mlp_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                          const LayerActivations<Exec, T>& a, const MlpGradients<Exec, T>& d, bool accumulate,
                          const typename Gradients<Exec, T>::Layer& g) {
-  if (context.config().has_experts()) experts_backward_weight<Exec, T>(context, w, a, d.experts, accumulate, g);
+  auto frame = context.workspace.frame();
+  const Matrix<T, Exec> x = whole_rows<T>(context, a.h2);
+  if (context.config().has_experts()) experts_backward_weight<Exec, T>(context, w, a, x, d.experts, accumulate, g);
   if (!has_mlp(context)) return;
   linear_backward_weight<Exec, T>(context, w.down, d.down, d.inner, accumulate, g.down, a.kept_down, d.passed_down);
-  auto frame = context.workspace.frame();
-  linear_backward_weight<Exec, T>(context, w.up, a.up, whole_rows<T>(context, a.h2), accumulate, g.up, a.kept_up,
-                                  d.passed_up);
+  linear_backward_weight<Exec, T>(context, w.up, a.up, x, accumulate, g.up, a.kept_up, d.passed_up);
 }
 
 #define SESTINA_MLP_LAYER(Exec, T)                                                                                    \

@@ -36,6 +36,7 @@ template <class Exec, class T>
 void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
   ExpertRows& rows = *a.rows;
   Kokkos::deep_copy(context.exec, Vector<std::int64_t, Host>(rows.sent.data(), rows.sent.size()), a.counts);
+  context.group.complete();
   context.exec.fence("rows of experts");
   if (context.experts)
     context.experts->exchange_counts(rows);
@@ -111,20 +112,20 @@ Matrix<T, Exec> tokens_at_experts(Context<Exec>& context, const LayerActivations
 }  // namespace
 
 template <class Exec, class T>
-void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, Matrix<const T, Exec> x,
                         LayerActivations<Exec, T>& all) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
   const Exec& exec = context.exec;
   if constexpr (std::is_same_v<T, Acc<T>>)
-    forward_product<Exec, T>(context, w.router.weight, a.h2, a.router);
+    forward_product<Exec, T>(context, w.router.weight, x, a.router);
   else
-    context.gemm.template operator()<T, Acc<T>>(Op::none, Op::transpose, 1, a.h2, w.router.weight, 0, a.router);
+    context.gemm.template operator()<T, Acc<T>>(Op::none, Op::transpose, 1, x, w.router.weight, 0, a.router);
   choose_experts<Exec, Acc<T>>(exec, router_rule(context), w.choice_bias, a.router, a.chosen, a.choice_weights,
                                a.log_sums);
   sort_tokens<Exec>(exec, a.chosen, a.place, a.token, a.counts, context.workspace);
   fetch_counts(context, a);
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
+  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, x);
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_forward<Exec, T>(context, w.experts[i].up, row_range(rows, begin, end),
@@ -177,7 +178,23 @@ Matrix<Acc<T>, Exec> backward_through_experts(Context<Exec>& context, const type
   });
   weighted_swiglu_backward<Exec, T>(context.exec, d.inner, row_range(a.expert_up, 0, a.rows->here()),
                                     Vector<A, Exec>(weight.data(), weight.size()));
-  return send_back<Exec, A>(context, *a.rows, weight, sorted);
+  const Matrix<A, Exec> d_weight = send_back<Exec, A>(context, *a.rows, weight, sorted);
+  context.group.sum(context.exec, Vector<A, Exec>(d_weight.data(), d_weight.size()));
+  return d_weight;
+}
+
+// Sets d_in (N, D) to the router's part of the gradient of its input, or adds it: on each tensor-parallel rank that of
+// some of the experts. Returns whether there is anything in d_in now: ranks may be more than experts.
+template <class Exec, class T>
+bool router_backward_input(Context<Exec>& context, const Matrix<const T, Exec>& weight,
+                           const Matrix<const T, Exec>& d_router, bool add, const Matrix<T, Exec>& d_in) {
+  const auto experts = static_cast<std::int64_t>(weight.extent(0));
+  const int ranks = context.part.tp, rank = context.part.tp_rank;
+  const std::int64_t begin = first_row_of(experts, ranks, rank), end = first_row_of(experts, ranks, rank + 1);
+  if (begin < end)
+    context.gemm.template operator()<T, T>(Op::none, Op::none, 1, columns(d_router, begin, end),
+                                           row_range(weight, begin, end), add ? 1 : 0, d_in);
+  return add || begin < end;
 }
 
 }  // namespace
@@ -192,7 +209,7 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
   choose_experts_backward<Exec, T>(context.exec, router_rule(context),
                                    {a.router, a.choice_weights, a.log_sums, a.chosen, a.place, a.counts},
                                    Vector<Acc<T>, Exec>(d_weight.data(), d_weight.size()), d.router);
-  context.gemm.template operator()<T, T>(Op::none, Op::none, 1, d.router, w.router.weight, add ? 1 : 0, d_in);
+  const bool adds = router_backward_input<Exec, T>(context, w.router.weight, d.router, add, d_in);
   const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
@@ -200,17 +217,18 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
                                      row_range(rows, begin, end));
   });
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, d_in.extent(1)) : Matrix<T, Exec>();
-  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, rows, back), a.place, {}, true, d_in);
+  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, rows, back), a.place, {}, adds, d_in);
 }
 
 template <class Exec, class T>
 void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
-                             const LayerActivations<Exec, T>& all, const ExpertGradients<Exec, T>& d, bool accumulate,
+                             const LayerActivations<Exec, T>& all, Matrix<const T, Exec> x,
+                             const ExpertGradients<Exec, T>& d, bool accumulate,
                              const typename Gradients<Exec, T>::Layer& g) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
-  linear_backward_weight<Exec, T>(context, w.router, d.router, a.h2, accumulate, g.router);
+  linear_backward_weight<Exec, T>(context, w.router, d.router, x, accumulate, g.router);
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, a.h2);
+  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, x);
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool first) {
     const bool adds = accumulate || !first;
     linear_backward_weight<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
@@ -220,17 +238,17 @@ void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec
   });
 }
 
-#define SESTINA_EXPERTS(Exec, T)                                                                                    \
-  template void experts_forward_up<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                \
-                                            LayerActivations<Exec, T>&);                                            \
-  template void experts_forward_down<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,              \
-                                              const LayerActivations<Exec, T>&, bool, Matrix<T, Exec>);             \
-  template void experts_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,            \
-                                                const LayerActivations<Exec, T>&, Matrix<const T, Exec>, bool,      \
-                                                Matrix<T, Exec>, const ExpertGradients<Exec, T>&);                  \
-  template void experts_backward_weight<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,           \
-                                                 const LayerActivations<Exec, T>&, const ExpertGradients<Exec, T>&, \
-                                                 bool, const typename Gradients<Exec, T>::Layer&);
+#define SESTINA_EXPERTS(Exec, T)                                                                               \
+  template void experts_forward_up<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,           \
+                                            Matrix<const T, Exec>, LayerActivations<Exec, T>&);                \
+  template void experts_forward_down<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,         \
+                                              const LayerActivations<Exec, T>&, bool, Matrix<T, Exec>);        \
+  template void experts_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,       \
+                                                const LayerActivations<Exec, T>&, Matrix<const T, Exec>, bool, \
+                                                Matrix<T, Exec>, const ExpertGradients<Exec, T>&);             \
+  template void experts_backward_weight<Exec, T>(                                                              \
+      Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,               \
+      Matrix<const T, Exec>, const ExpertGradients<Exec, T>&, bool, const typename Gradients<Exec, T>::Layer&);
 SESTINA_INSTANTIATE(SESTINA_EXPERTS)
 
 }  // namespace sestina

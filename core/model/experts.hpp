@@ -8,6 +8,11 @@
 // sorted by own expert and source rank, those for its experts. The host needs the counts: each forward pass of a layer
 // waits for the space once.
 //
+// Tensor-parallel ranks make the same choices, each from all rows and with the whole router, and each has a part of the
+// width of every expert. So outputs, gradients of inputs and gradients of the choices' weights are parts: the caller
+// sums the first two, experts_backward_input the third, which the router needs; and the router's part of the gradients
+// of inputs comes from each rank for some of the experts.
+//
 // Losses of the router are added to the training loss; the loss that is logged is without them. For a micro-batch of N
 // tokens and each layer of L, with the formulas of kernels/model/router.hpp, they are
 //   router_aux_loss_coef / L * E sum_e f_e mean_n p_ne,  router_z_loss_coef / L * mean_n z_n^2,
@@ -18,10 +23,11 @@
 
 namespace sestina {
 
-// Chooses the experts from activations.h2 (N, D), and computes activations.expert_up.
+// Chooses the experts from x, all rows (N, D) of activations.h2, and computes activations.expert_up.
 template <class Exec, class T>
-void experts_forward_up(Context<Exec>&, const typename Weights<Exec, T>::Layer&, LayerActivations<Exec, T>&);
-// Sets branch (N, D) to the sums of the chosen experts, or adds them.
+void experts_forward_up(Context<Exec>&, const typename Weights<Exec, T>::Layer&, Matrix<const T, Exec> x,
+                        LayerActivations<Exec, T>&);
+// Sets branch (N, D) to this rank's part of the sums of the chosen experts, or adds it.
 template <class Exec, class T>
 void experts_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
                           bool add, Matrix<T, Exec> branch);
@@ -50,15 +56,17 @@ ExpertGradients<Exec, T> kept_expert_gradients(const LayerActivations<Exec, T>& 
   return {row_range(kept.expert_inner, 0, here), row_range(kept.expert_rows, 0, here), kept.router};
 }
 
-// Sets d_in (N, D) to the gradient of h2 that comes through experts and router, or adds it, from d_out (N, D).
+// Sets d_in (N, D) to this rank's part of the gradient of h2 that comes through experts and router, or adds it, from
+// d_out (N, D).
 template <class Exec, class T>
 void experts_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
                             Matrix<const T, Exec> d_out, bool add, Matrix<T, Exec> d_in,
                             const ExpertGradients<Exec, T>&);
-// Computes the gradients of the weights: zero for an expert without tokens.
+// Computes the gradients of the weights from x, as above: zero for an expert without tokens; the router's whole and
+// equal on all ranks.
 template <class Exec, class T>
 void experts_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
-                             const ExpertGradients<Exec, T>&, bool accumulate,
+                             Matrix<const T, Exec> x, const ExpertGradients<Exec, T>&, bool accumulate,
                              const typename Gradients<Exec, T>::Layer&);
 
 }  // namespace sestina

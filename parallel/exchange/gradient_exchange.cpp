@@ -30,11 +30,15 @@ void weights_by_block(Traffic& traffic, const Plan& plan, int number) {
   const StagePlan& stage = plan.stages[at(number)];
   const std::vector<Action>& actions = plan.schedule.ranks[at(plan.pipe.rank_of(number))];
   const std::vector<std::int64_t> gathers = gathers_of_step(stage, actions, number);
+  const ParallelOptions& parallel = plan.input.parallel;
   for (std::size_t block = 0; block < gathers.size(); ++block) {
-    std::int64_t bytes = 0;
+    std::int64_t bytes = 0, of_experts = 0;
     for (const TensorSpec& spec : stage.specs)
-      if (at(spec.block) == block) bytes += sent_weight(spec, plan.input);
+      if (at(spec.block) == block)
+        (parallel.ep > 1 && spec.expert >= 0 ? of_experts : bytes) += sent_weight(spec, plan.input);
     traffic.add("all_gather", "dp", "weights", gathers[block], gathers[block] * bytes);
+    if (of_experts > 0 && expert_holders(parallel) > 1)
+      traffic.add("all_gather", "holders", "expert weights", gathers[block], gathers[block] * of_experts / parallel.ep);
   }
 }
 

@@ -64,10 +64,10 @@ std::optional<double> between_nodes_bytes(const Collective& collective, const Pl
   if (parallel.node_size == 0 || collective.operation == "send") return std::nullopt;
   const int ranks = parallel.ranks();
   if (collective.group == "dp") return parallel.tp * parallel.pp * of_data_parallel(collective, parallel);
-  const int holders = expert_holders(parallel);
-  if (collective.group == "experts") return holders * parallel.pp * of_some_ranks(collective, parallel, parallel.ep, 1);
+  const int holders = expert_holders(parallel), parts = parallel.tp * parallel.pp;
+  if (collective.group == "experts") return holders * parts * of_some_ranks(collective, parallel, parallel.ep, 1);
   if (collective.group == "holders")
-    return parallel.ep * parallel.pp * of_some_ranks(collective, parallel, holders, parallel.ep);
+    return parallel.ep * parts * of_some_ranks(collective, parallel, holders, parallel.ep);
   if (collective.group == "tp") return parallel.dp * parallel.pp * of_tensor_parallel(collective, parallel);
   const auto nodes = static_cast<double>(even_nodes(ranks, parallel.node_size).nodes.size());
   return ring(collective, nodes, ranks);

@@ -36,8 +36,8 @@ struct Planned {
 
 // One stage as a tensor-parallel rank has it, and the data-parallel ranks that hold the same experts.
 struct Shard {
-  StagePlan stage;    // with its own buckets
-  RankLayout layout;  // of the data-parallel rank that is looked at
+  StagePlan stage;                // with its own buckets
+  RankLayout layout;              // of the data-parallel rank that is looked at
   std::vector<TensorSpec> local;  // those of the layout
   GradientBuckets buckets;
   BucketReduction reduction, expert_reduction;
@@ -143,7 +143,7 @@ Shard shard_of(const Planned& s, int number, int tp_rank, int dp_rank) {
   lay_out_buckets(shard.stage, s.input, tp_rank, dp_rank);
   shard.buckets = gradient_buckets(shard.stage, parallel);
   const auto reduction = [&](bool experts, const NodeLevels& levels) {
-    return bucket_reduction(buckets_of(shard.buckets, shard.stage, experts).buckets, levels, s.on_device());
+    return bucket_reduction(buckets_of(shard.buckets, experts).buckets, levels, s.on_device());
   };
   shard.reduction = reduction(false, s.levels);
   shard.expert_reduction = reduction(true, even_nodes(expert_holders(parallel), expert_holders(parallel)));

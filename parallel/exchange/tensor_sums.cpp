@@ -34,6 +34,7 @@ std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBucke
 
 // The model's own sums, by micro-batch (core/model). Attention and MLP each end with one, forward and backward, as
 // do the embedding and the head; a layer that is computed again needs the one after its MLP only where a norm follows.
+// A mixture of experts sums the gradients of the weights of choices on its way backward.
 std::vector<TensorSum> sums_of_passes(const StagePlan& stage, const PlanInput& input, const ModelPart& part) {
   std::vector<TensorSum> sums;
   if (part.tp == 1) return sums;
@@ -51,6 +52,10 @@ std::vector<TensorSum> sums_of_passes(const StagePlan& stage, const PlanInput& i
                   .largest = stream,
                   .width = width.compute,
                   .scatters_rows = part.splits_rows()});
+  if (input.model.has_experts()) {
+    const std::int64_t choices = tokens * input.model.num_experts_per_tok;
+    sums.push_back({"choice weights", micros * layers, micros * layers * choices, choices, width.accumulate});
+  }
   if (post_norm) {  // the squares of q and k of each row, over all heads
     const std::int64_t norms = micros * layers * (again ? 3 : 2);
     sums.push_back({"norms of q and k", norms, norms * 2 * tokens, 2 * tokens, width.accumulate});

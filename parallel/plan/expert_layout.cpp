@@ -12,11 +12,14 @@ int holding_rank(const TensorSpec& spec, const ModelConfig& model, const Paralle
   return static_cast<int>(spec.expert / (model.num_experts / parallel.ep));
 }
 
+bool holds(const TensorSpec& spec, const PlanInput& input, int dp_rank) {
+  const int place = holding_rank(spec, input.model, input.parallel);
+  return place < 0 || place == expert_rank(input.parallel, dp_rank);
+}
+
 void drop_other_experts(std::vector<TensorSpec>& local, const PlanInput& input, int dp_rank) {
-  for (TensorSpec& spec : local) {
-    const int place = holding_rank(spec, input.model, input.parallel);
-    if (place >= 0 && place != expert_rank(input.parallel, dp_rank)) spec.rows = 0;
-  }
+  for (TensorSpec& spec : local)
+    if (!holds(spec, input, dp_rank)) spec.rows = 0;
 }
 
 void set_experts(ModelPart& part, const ParallelOptions& parallel, int dp_rank) {
@@ -29,17 +32,17 @@ bool is_of_experts(const StagePlan& stage, const BucketLayout& bucket, int ep) {
   return ep > 1 && stage.specs[at(bucket.specs.front())].expert >= 0;
 }
 
-GradientBuckets buckets_of(const GradientBuckets& all, const StagePlan& stage, bool experts) {
+GradientBuckets buckets_of(const GradientBuckets& all, bool experts) {
   GradientBuckets some;
   for (std::size_t b = 0; b < all.buckets.size(); ++b) {
-    if (is_of_experts(stage, all.buckets[b], all.ep) != experts) continue;
+    if (all.of_experts[b] != experts) continue;
     some.buckets.push_back(all.buckets[b]);
+    some.of_experts.push_back(false);
     some.begin.push_back(all.begin[b]);
     if (all.in_turn()) some.turn.push_back(all.turn[b]);
   }
   some.begin.push_back(all.begin.back());
   some.place = all.place;
-  some.ep = all.ep;
   return some;
 }
 

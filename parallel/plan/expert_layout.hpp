@@ -18,6 +18,7 @@ inline int expert_rank(const ParallelOptions& parallel, int dp_rank) { return dp
 inline int expert_holders(const ParallelOptions& parallel) { return parallel.dp / parallel.ep; }
 // Returns the place of the ranks that hold a tensor; -1 where every rank holds it.
 int holding_rank(const TensorSpec&, const ModelConfig&, const ParallelOptions&);
+bool holds(const TensorSpec&, const PlanInput&, int dp_rank);
 
 // Takes the rows of experts that the rank does not hold from its shards.
 void drop_other_experts(std::vector<TensorSpec>& local, const PlanInput&, int dp_rank);
@@ -26,9 +27,10 @@ void set_experts(ModelPart&, const ParallelOptions&, int dp_rank);
 
 // True for a bucket that is exchanged by the holders of its experts alone; ep: parallel.ep.
 bool is_of_experts(const StagePlan&, const BucketLayout&, int ep);
-// Returns the buckets of the gradient buffer that holders of experts exchange, or the others; they keep their places in
-// the buffer, and the places of tensors are those in `all`.
-GradientBuckets buckets_of(const GradientBuckets& all, const StagePlan&, bool experts);
+// Returns the buckets of the gradient buffer that holders of experts exchange, or the others, as the ranks of that
+// group number themselves; they keep their places in the buffer, and the places of tensors are those in `all`. Sums of
+// what a rank owns (sum_begin) count from the first one of these buckets.
+GradientBuckets buckets_of(const GradientBuckets& all, bool experts);
 
 // Returns owners of items whose ranks have loads already: those of a good assignment to ranks without loads, whose
 // shares change ranks so that the largest goes to the least loaded.

@@ -125,9 +125,12 @@ void balance_experts(StagePlan& stage, const Draft& all, const PlanInput& input)
   for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(all.specs[i])] = owner[i];
 }
 
+// Returns how many tensor-parallel ranks share out the matrices that one data-parallel rank owns.
+int homes_of_owner(const ParallelOptions& parallel) { return parallel.tp_update == TpUpdate::home ? parallel.tp : 1; }
+
 // Gives experts to ranks that hold them, place by place, and then the other matrices to ranks that have these already.
-// Returns the load below which no assignment goes.
-std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
+// Notes the loads below which no assignment goes.
+void assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
   const ParallelOptions& parallel = input.parallel;
   std::vector<std::int64_t> load(at(parallel.dp), 0), of_one_place;
   for (int place = 0; place < parallel.ep; ++place) {
@@ -145,7 +148,10 @@ std::int64_t assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>
   if (parallel.partition == Partition::optimal) owner = owners_on_top(rest.cost, std::move(owner), load);
   for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(rest.specs[i])] = owner[i];
   if (parallel.partition == Partition::optimal) balance_experts(stage, draft(stage, local, input, true), input);
-  return expert_load_bound(rest.cost, of_one_place, parallel);
+  ParallelOptions homes = parallel;  // every tensor-parallel rank is one
+  homes.dp *= homes_of_owner(parallel);
+  stage.dp_bound = expert_load_bound(rest.cost, of_one_place, parallel);
+  stage.home_bound = expert_load_bound(rest.cost, of_one_place, homes);
 }
 
 // Returns whether a matrix goes to a home under tensor parallelism: blocks of rotations are updated where they lie.
@@ -205,15 +211,17 @@ void assign_groups(StagePlan& stage, const Draft& matrices, const PlanInput& inp
 // Chooses owners and homes of the stage's matrices, and notes what follows for the ranks.
 void assign(StagePlan& stage, const PlanInput& input) {
   const ParallelOptions& parallel = input.parallel;
-  const bool home = parallel.tp > 1 && parallel.tp_update == TpUpdate::home;
+  const bool home = homes_of_owner(parallel) > 1;
   const bool replicated = parallel.partition == Partition::replicated;
   const std::vector<TensorSpec> local = local_shapes(stage.specs, input.model, parallel.tp, 0);
-  if (parallel.ep > 1) {
-    stage.dp_bound = stage.home_bound = assign_with_experts(stage, local, input);
-    return note_loads(stage, input);
-  }
   const Draft matrices = draft(stage, local, input, true);
   if (parallel.partition == Partition::groups) return assign_groups(stage, matrices, input);
+  if (parallel.ep > 1) {
+    assign_with_experts(stage, local, input);
+    if (home) assign_homes(stage, matrices, parallel);
+    if (home) add_micro_groups(stage, parallel);
+    return note_loads(stage, input);
+  }
   const bool all_homed =
       std::all_of(matrices.specs.begin(), matrices.specs.end(), [&stage](int spec) { return has_home(stage, spec); });
   if (home && all_homed && parallel.partition == Partition::optimal) {
@@ -294,7 +302,7 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
   plan.dp_cost = {ratio_of(cost), bound(dp_bound, mean_of(cost))};
   plan.dp_elements = {ratio_of(elements), 1};
   plan.dp_received = received(plan);
-  const bool home = plan.tp > 1 && parallel.tp_update == TpUpdate::home;
+  const bool home = homes_of_owner(parallel) > 1;
   plan.home_cost = home ? LoadRatio{ratio_of(homes), bound(home_bound, mean_of(homes))} : plan.dp_cost;
   plan.machine_cost = {ratio_of(homes), plan.home_cost.bound};
   if (parallel.partition != Partition::groups || undivided == 0) return;

@@ -13,6 +13,7 @@
 #include "core/optimizer/base/own_blocks.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "kernels/base/error.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/make_plan.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -220,6 +221,38 @@ std::set<int> part_apart(std::vector<DealtItem>& items) {
   return failed;
 }
 
+bool is_whole(const DealtItem& item, const StagePlan& stage) {
+  const TensorSpec& spec = stage.specs[at(item.spec)];
+  return item.ranks == 1 && item.part.rows == spec.rows && item.part.cols == spec.cols;
+}
+
+// Lets whole matrices of the same cost and size change ranks, so that as many as can be are on ranks that hold them.
+void prefer_holders(std::vector<DealtItem>& items, const StagePlan& stage, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
+  if (parallel.ep == 1) return;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<DealtItem*>> equal;
+  for (DealtItem& item : items)
+    if (is_whole(item, stage)) equal[{item.cost, item.part.elements()}].push_back(&item);
+  for (const auto& [size, whole] : equal) {
+    std::vector<std::vector<int>> ranks(at(parallel.ep));  // of these matrices, by place
+    for (const DealtItem* item : whole)
+      ranks[at(expert_rank(parallel, item->first / parallel.tp))].push_back(item->first);
+    const auto take = [](DealtItem& item, std::vector<int>& from) {
+      if (from.empty()) return false;
+      item.first = from.back();
+      from.pop_back();
+      return true;
+    };
+    std::vector<DealtItem*> rest;
+    for (DealtItem* item : whole) {
+      const int place = holding_rank(stage.specs[at(item->spec)], input.model, parallel);
+      if (place < 0 || !take(*item, ranks[at(place)])) rest.push_back(item);
+    }
+    for (DealtItem* item : rest)
+      std::any_of(ranks.begin(), ranks.end(), [&](std::vector<int>& from) { return take(*item, from); });
+  }
+}
+
 // Returns a bound on the largest load: the mean; what nobody can divide; and of these alone that of their packing.
 std::int64_t bound_of(const std::vector<DealtItem>& items, int ranks) {
   std::int64_t all = 0;
@@ -232,8 +265,8 @@ std::int64_t bound_of(const std::vector<DealtItem>& items, int ranks) {
   return whole.empty() ? mean : std::max(mean, assign_optimal(whole, ranks).bound);
 }
 
-// Chooses the data-parallel ranks that gradients of shares are summed to: each time the one that receives least so far,
-// whole matrices included, the largest matrices first.
+// Chooses the data-parallel ranks that gradients of shares are summed to: each time the one that receives least so far
+// of those that hold the matrix, whole matrices included, the largest matrices first.
 void choose_receivers(StagePlan& stage, const PlanInput& input, std::vector<int> specs) {
   std::vector<std::int64_t> received(at(input.parallel.dp), 0);
   std::erase_if(specs, [&](int spec) {
@@ -244,9 +277,12 @@ void choose_receivers(StagePlan& stage, const PlanInput& input, std::vector<int>
   std::stable_sort(specs.begin(), specs.end(),
                    [&](int a, int b) { return stage.specs[at(a)].elements() > stage.specs[at(b)].elements(); });
   for (const int spec : specs) {
-    const auto least = std::min_element(received.begin(), received.end());
-    stage.owner[at(spec)] = static_cast<int>(least - received.begin());
-    *least += stage.specs[at(spec)].elements();
+    const int place = holding_rank(stage.specs[at(spec)], input.model, input.parallel), first = std::max(place, 0);
+    int least = first;
+    for (int rank = first; rank < input.parallel.dp; rank += place < 0 ? 1 : input.parallel.ep)
+      if (received[at(rank)] < received[at(least)]) least = rank;
+    stage.owner[at(spec)] = least;
+    received[at(least)] += stage.specs[at(spec)].elements();
   }
 }
 
@@ -286,10 +322,10 @@ void deal_shares(StagePlan& stage, const PlanInput& input, const std::vector<int
     together.insert(failed.begin(), failed.end());
     parted = failed.empty();
   }
+  prefer_holders(items, stage, input);
   // With one tensor-parallel rank the owner of a whole matrix updates it where it lies.
   const auto whole = [&](const DealtItem& item) {
-    return input.parallel.tp == 1 && item.ranks == 1 && item.part.rows == stage.specs[at(item.spec)].rows &&
-           item.part.cols == stage.specs[at(item.spec)].cols;
+    return input.parallel.tp == 1 && is_whole(item, stage) && holds(stage.specs[at(item.spec)], input, item.first);
   };
   std::stable_sort(items.begin(), items.end(),
                    [](const DealtItem& a, const DealtItem& b) { return a.ranks > b.ranks; });

@@ -10,7 +10,8 @@
 //     (kernels/optimizer/update_rules.hpp), which act on whole matrices.
 // Gradients are summed to one data-parallel rank as with other partitions (StagePlan::owner; here all ranks receive as
 // much), which sends them on to the shares; updated shares come back and are gathered as always. A reduce-scatter moves
-// the whole gradient through each rank, this only what a rank owns, 1/dp of it.
+// the whole gradient through each rank, this only what a rank owns, 1/dp of it. Gradients of experts (parallel.ep) are
+// summed to ranks that hold them; their shares may be anywhere.
 //
 // Groups begin at multiples of their size, and sizes are multiples of one another: each rank is in one group of each
 // size. The size is the smallest for which a packing within 5 % of the bound is found, by the cost of the deck.

@@ -268,9 +268,15 @@ bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel)
 }
 
 std::int64_t GradientBuckets::sum_begin(std::size_t bucket, int dp_rank) const {
+  const auto comes_before = [&](std::size_t b) {
+    if (bucket == buckets.size()) return true;
+    return of_experts[b] == of_experts[bucket] ? b < bucket : of_experts[bucket];
+  };
   std::int64_t end = begin.back();
-  for (std::size_t b = 0; b < bucket; ++b)
-    end += aligned(buckets[b].cut[at(dp_rank) + 1] - buckets[b].cut[at(dp_rank)]);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const std::size_t own = at(piece(b, dp_rank));
+    if (comes_before(b)) end += aligned(buckets[b].cut[own + 1] - buckets[b].cut[own]);
+  }
   return end;
 }
 
@@ -283,6 +289,7 @@ GradientBuckets gradient_buckets(const StagePlan& stage, const ParallelOptions& 
   std::int64_t begin = 0;
   for (std::size_t b = 0; b < all.buckets.size(); ++b) {
     const BucketLayout& bucket = all.buckets[b];
+    all.of_experts.push_back(is_of_experts(stage, bucket, parallel.ep));
     all.begin.push_back(begin);
     begin += bucket.elements;
     for (std::size_t i = 0; i < bucket.specs.size(); ++i)
@@ -305,7 +312,7 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
   const BucketPlace place = all.place[at(spec)];
   const BucketLayout& bucket = all.buckets[at(place.bucket)];
   const std::int64_t offset = bucket.offset[at(place.entry)];
-  const int piece = is_of_experts(stage, bucket, all.ep) ? dp_rank / all.ep : dp_rank;
+  const int piece = all.piece(at(place.bucket), dp_rank);
   const auto row = [&](std::int64_t cut) {
     return std::clamp<std::int64_t>(cut - offset, 0, local.elements()) / local.cols;
   };
@@ -358,8 +365,9 @@ void own_rows(RankLayout& layout, const StagePlan& stage, const GradientBuckets&
     const std::int64_t offset = bucket.offset[at(place.entry)];
     tensor.gradient_offset = static_cast<std::size_t>(all.begin[at(place.bucket)] + offset);
     if (all.in_turn() && rows.begin < rows.end)
-      tensor.sum_offset = static_cast<std::size_t>(all.sum_begin(at(place.bucket), dp_rank) + offset +
-                                                   rows.begin * tensor.local.cols - bucket.cut[at(dp_rank)]);
+      tensor.sum_offset =
+          static_cast<std::size_t>(all.sum_begin(at(place.bucket), dp_rank) + offset + rows.begin * tensor.local.cols -
+                                   bucket.cut[at(all.piece(at(place.bucket), dp_rank))]);
   }
   layout.gradients_in_turn = all.in_turn();
   layout.gradient_elements = static_cast<std::size_t>(all.begin.back() + (all.in_turn() ? all.sums_size(dp_rank) : 0));

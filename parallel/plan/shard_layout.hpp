@@ -88,10 +88,14 @@ struct GradientBuckets {
   std::vector<BucketLayout> buckets;
   std::vector<std::int64_t> begin;  // first element of each, and one after the last, or after the places
   std::vector<BucketPlace> place;   // by spec
-  int ep = 1;                       // parallel.ep: buckets of experts are cut for their holders (expert_layout.hpp)
+  std::vector<bool> of_experts;     // by bucket: its holders alone exchange it, and it is cut for them
+  int ep = 1;                       // parallel.ep: holders are so many ranks apart (expert_layout.hpp)
   std::vector<int> turn;            // by bucket, the number of its place; empty: gradients do not take turns
   bool in_turn() const { return !turn.empty(); }
+  // Returns which piece of a bucket a data-parallel rank owns.
+  int piece(std::size_t bucket, int dp_rank) const { return of_experts[bucket] ? dp_rank / ep : dp_rank; }
   // Return the first element of what a rank owns of a bucket, and the elements that it owns of all; gaps included.
+  // Buckets of experts come after all others.
   std::int64_t sum_begin(std::size_t bucket, int dp_rank) const;
   std::int64_t sums_size(int dp_rank) const { return sum_begin(buckets.size(), dp_rank) - begin.back(); }
 };

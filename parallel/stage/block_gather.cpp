@@ -2,12 +2,11 @@
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/stream_order.hpp"
-#include "parallel/stage/owner_exchange.hpp"
 
 namespace sestina {
 template <class Exec, class T>
 BlockGather<Exec, T>::BlockGather(const Exec& exec, Communicator& group, const StagePlan& stage,
-                                  const GradientBuckets& all, const Arena<Exec, T>& arena)
+                                  const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members)
     : exec_(exec),
       group_(group),
       arena_(arena),
@@ -18,12 +17,13 @@ BlockGather<Exec, T>::BlockGather(const Exec& exec, Communicator& group, const S
       blocks_.size(), std::vector<std::vector<Block>>(static_cast<std::size_t>(group.size())));  // by block and rank
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorSpec& spec = arena.specs()[i];
-    if (!spec.has_master()) continue;
+    if (!spec.has_master() || (all.ep > 1 && spec.expert >= 0) != members.of_experts) continue;
     const auto block = static_cast<std::size_t>(spec.block);
     for (int rank = 0; rank < group.size(); ++rank) {
-      const OwnedRows rows = owned_rows(stage, all, static_cast<int>(i), spec, rank);
+      const OwnedRows rows = owned_rows(stage, all, static_cast<int>(i), spec, members.first + rank * members.step);
       if (rows.begin == rows.end) continue;
       owned[block][static_cast<std::size_t>(rank)].push_back(block_of_rows<Exec, T>(arena, i, rows));
+      blocks_[block].travels = group.size() > 1;
       if (rank == group.rank()) blocks_[block].tensors.push_back(i);
     }
   }
@@ -44,6 +44,7 @@ template <class Exec, class T>
 void BlockGather<Exec, T>::start(int number) {
   OfBlock& block = blocks_[at(number)];
   for (const std::size_t i : block.tensors) arena_.place_owned(exec_, i);
+  if (!block.travels) return;
   start_after(exec_, group_, "weights");
   block.weights.start();
   block.open = true;

@@ -12,14 +12,17 @@
 #include "parallel/comm/nodes.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/shard_layout.hpp"
+#include "parallel/stage/owner_exchange.hpp"
 
 namespace sestina {
 
 template <class Exec, class T>
 class BlockGather {
  public:
-  // The group and the arena, whose weights take turns, must outlive it.
-  BlockGather(const Exec&, Communicator& dp_group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&);
+  // Of the tensors that these ranks exchange (OwnerGroup). The group and the arena, whose weights take turns, must
+  // outlive it.
+  BlockGather(const Exec&, Communicator& group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&,
+              const OwnerGroup& = {});
 
   // Called before a pass reads a block: wait for its weights, and start those of the next one. All ranks of the group
   // call them in the same order.
@@ -37,7 +40,7 @@ class BlockGather {
   struct OfBlock {
     std::vector<std::size_t> tensors;  // that are owned here, in the arena
     Gather weights;
-    bool open = false;
+    bool travels = false, open = false;
   };
   void bring(int block, int next);
   void start(int block);

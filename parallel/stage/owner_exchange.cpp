@@ -36,14 +36,15 @@ GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, c
                                      std::size_t small_place, std::unique_ptr<OwnedSums<Exec>> sums)
     : exec_(exec), group_(dp_group), partial_(std::move(partial)), sums_(std::move(sums)), turn_(all.turn) {
   const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>, small_place);
-  if (reduction.places == 0) return;
+  if (reduction.places == 0 && sums_ == nullptr) return;
   std::vector<std::size_t> order(all.buckets.size());
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = b;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
-  const std::size_t elements = reduction.place_elements[static_cast<std::size_t>(group_.rank())];
-  for (std::size_t place = 0; place < reduction.places; ++place) received_.emplace_back("sestina::received", elements);
-  for (const std::size_t b : order) add_bucket(b, all, gradients.data() + all.begin[b], reduction.rounds[b]);
+  for (std::size_t place = 0; place < reduction.places; ++place)
+    received_.emplace_back("sestina::received", reduction.place_elements[static_cast<std::size_t>(group_.rank())]);
+  for (const std::size_t b : order)  // one rank by itself adds up what it has, without a round
+    add_bucket(b, all, gradients.data() + all.begin[b], reduction.places == 0 ? ReduceRounds() : reduction.rounds[b]);
 }
 
 template <class Exec>
@@ -72,7 +73,7 @@ void GradientReduce<Exec>::add_bucket(std::size_t number, const GradientBuckets&
 template <class Exec>
 void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& bucket, const std::vector<Stretch>& owned,
                                      const std::vector<int>& levels) {
-  float* place = received_[chunks_.size() % received_.size()].data();
+  float* place = received_.empty() ? nullptr : received_[chunks_.size() % received_.size()].data();
   Chunk chunk;
   chunk.block = bucket.block;
   chunk.bucket = number;
@@ -149,6 +150,10 @@ void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
 template <class Exec>
 void GradientReduce<Exec>::start(std::size_t number, std::size_t round) {
   Chunk& chunk = chunks_[number];
+  if (chunk.rounds.empty()) {
+    ++chunk.micros;
+    return add_micro(chunk);
+  }
   make_room(number, round);
   start_after(exec_, group_, "reduce");
   chunk.rounds[round].exchange->start();
@@ -228,9 +233,9 @@ WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const
                                     const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members)
     : exec_(exec), group_(group) {
   if (group.size() == 1 || arena.layout().weights_in_turn) return;
-  for (const BucketLayout& layout : all.buckets) {
-    if (layout.cut.empty()) continue;  // every rank updates it
-    if (is_of_experts(stage, layout, all.ep) != members.of_experts) continue;
+  for (std::size_t b = 0; b < all.buckets.size(); ++b) {
+    const BucketLayout& layout = all.buckets[b];
+    if (layout.cut.empty() || all.of_experts[b] != members.of_experts) continue;  // every rank updates it, or others
     std::vector<std::vector<Block>> owned(static_cast<std::size_t>(group.size()));
     for (const int spec : layout.specs) {
       const auto i = static_cast<std::size_t>(spec);

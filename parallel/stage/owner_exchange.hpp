@@ -43,8 +43,8 @@ struct PartialGradient {
 template <class Exec>
 class GradientReduce {
  public:
-  // gradients: the whole buffer, laid out as the buckets say. small_place: see bucket_reduction. sums: null where
-  // gradients stay until the end of the step.
+  // gradients: the whole buffer, laid out as the buckets say, which are cut for the ranks of the group. small_place:
+  // see bucket_reduction. sums: null where gradients stay until the end of the step.
   GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
                  std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements,
                  std::unique_ptr<OwnedSums<Exec>> sums = nullptr);

@@ -24,15 +24,18 @@ std::vector<PartialGradient<Exec>> partial_gradients(const StagePlan& plan, cons
   return partial;
 }
 
-// Returns the sums of what this rank owns where gradients take turns, else null.
+// Returns the sums of what this rank owns of experts, or of all else, where gradients take turns; else null.
 template <class Exec, class T>
-std::unique_ptr<OwnedSums<Exec>> owned_sums(const GradientBuckets& buckets, const Stage<Exec, T>& stage) {
-  if (!buckets.in_turn()) return nullptr;
-  const Vector<float, Exec> all = stage.arena().gradients();
-  const auto places = static_cast<std::size_t>(buckets.begin.back());
+std::unique_ptr<OwnedSums<Exec>> owned_sums(const GradientBuckets& all, bool experts, int dp_rank,
+                                            const Stage<Exec, T>& stage) {
+  const GradientBuckets own = buckets_of(all, experts);
+  if (!own.in_turn()) return nullptr;
+  const std::int64_t before = experts ? buckets_of(all, false).sums_size(dp_rank) : 0,
+                     size = own.sums_size(experts ? dp_rank / all.ep : dp_rank);
   const PassOptions& options = stage.options();
-  return std::make_unique<OwnedSums<Exec>>(Vector<float, Exec>(all.data() + places, all.size() - places),
-                                           options.micros, options.deterministic);
+  const Vector<float, Exec> sums(stage.arena().gradients().data() + own.begin.back() + before,
+                                 static_cast<std::size_t>(size));
+  return std::make_unique<OwnedSums<Exec>>(sums, options.micros, options.deterministic);
 }
 
 // Adds the measure of another share of the same tensor, or takes the first.
@@ -43,6 +46,10 @@ void add_measure(UpdateMeasure& sum, const UpdateMeasure& other) {
   sum.defect += other.defect;
   sum.sides += other.sides;
   sum.decay = other.decay;
+}
+
+OwnerGroup holders_of_experts(const ParallelOptions& parallel, int dp_rank) {
+  return {true, expert_rank(parallel, dp_rank), parallel.ep};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -60,13 +67,14 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
       trace_(trace),
       buckets_(gradient_buckets(plan, input.parallel)),
       homes_(exec, *groups.ranks.grid.tp_group, plan, input, stage.arena(), groups.ranks.grid.dp_rank),
-      reduce_(exec, *groups.ranks.grid.dp_group, buckets_of(buckets_, plan, false), stage.arena().gradients(),
+      reduce_(exec, *groups.ranks.grid.dp_group, buckets_of(buckets_, false), stage.arena().gradients(),
               partial_gradients<Exec, T>(plan, buckets_, input, stage.arena(), groups), small_place_elements,
-              owned_sums<Exec, T>(buckets_, stage)),
+              owned_sums<Exec, T>(buckets_, false, groups.ranks.grid.dp_rank, stage)),
       gather_(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()),
-      expert_reduce_(exec, *groups.ranks.holders, buckets_of(buckets_, plan, true), stage.arena().gradients(), {}),
+      expert_reduce_(exec, *groups.ranks.holders, buckets_of(buckets_, true), stage.arena().gradients(), {},
+                     small_place_elements, owned_sums<Exec, T>(buckets_, true, groups.ranks.grid.dp_rank, stage)),
       expert_gather_(exec, *groups.ranks.holders, plan, buckets_, stage.arena(),
-                     {true, expert_rank(input.parallel, groups.ranks.grid.dp_rank), input.parallel.ep}),
+                     holders_of_experts(input.parallel, groups.ranks.grid.dp_rank)),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
       watch_(exec) {
@@ -91,8 +99,14 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
   if (input.train.ema_tau > 0) ema_ = std::make_unique<WeightEma<Exec>>(exec, trained_fields(), input.train.ema_tau);
   if (input.train.lookahead.factor > 0)
     lookahead_ = std::make_unique<Lookahead<Exec>>(exec, trained_fields(), input.train.lookahead);
-  if (stage.arena().layout().weights_in_turn)
-    turns_ = std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena());
+  if (stage.arena().layout().weights_in_turn) {
+    turns_.push_back(
+        std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.grid.dp_group, plan, buckets_, stage.arena()));
+    if (input.parallel.ep > 1)
+      turns_.push_back(
+          std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.holders, plan, buckets_, stage.arena(),
+                                                 holders_of_experts(input.parallel, groups.ranks.grid.dp_rank)));
+  }
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
 }
@@ -140,6 +154,7 @@ template <class Exec, class T>
 void StageExchanges<Exec, T>::free_place(int block) {
   const SecondsSpent spent(reduce_seconds_);
   reduce_.free_place(block);
+  expert_reduce_.free_place(block);
 }
 
 template <class Exec, class T>
@@ -347,10 +362,8 @@ void StageExchanges<Exec, T>::look_back() {
 // the host has waited for the space.
 template <class Exec, class T>
 bool StageExchanges<Exec, T>::start_gather() {
-  if (turns_) {
-    turns_->forget();
-    return true;
-  }
+  for (auto& turns : turns_) turns->forget();
+  if (!turns_.empty()) return true;
   const bool ordered = gather_.start();
   return expert_gather_.start() && ordered;
 }
@@ -401,8 +414,8 @@ void StageExchanges<Exec, T>::weights_changed() {
 
 template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
-  const double gather =
-      gather_.take_wait_seconds() + expert_gather_.take_wait_seconds() + (turns_ ? turns_->take_wait_seconds() : 0);
+  double gather = gather_.take_wait_seconds() + expert_gather_.take_wait_seconds();
+  for (auto& turns : turns_) gather += turns->take_wait_seconds();
   return {gather, std::exchange(reduce_seconds_, 0.0),
           homes_.take_wait_seconds() + (shares_ ? shares_->take_wait_seconds() : 0),
           std::exchange(update_seconds_, 0.0)};
@@ -410,8 +423,9 @@ StageSeconds StageExchanges<Exec, T>::take_seconds() {
 
 template <class Exec, class T>
 StageExchangeCount StageExchanges<Exec, T>::count() const {
-  const std::int64_t weights =
-      turns_ ? turns_->exchanges_per_step() : gather_.exchanges_per_step() + expert_gather_.exchanges_per_step();
+  std::int64_t weights = 0;
+  for (const auto& turns : turns_) weights += turns->exchanges_per_step();
+  if (turns_.empty()) weights = gather_.exchanges_per_step() + expert_gather_.exchanges_per_step();
   return {reduce_.exchanges_per_step() + expert_reduce_.exchanges_per_step(), weights,
           homes_.exchanges_per_step() + (shares_ ? shares_->exchanges_per_step() : 0),
           (sharded_ ? sharded_->sums_per_step() : 0) + (shares_ ? shares_->sums_per_step() : 0)};

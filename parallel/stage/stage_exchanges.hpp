@@ -37,11 +37,11 @@ class StageExchanges {
   void before_forward(int block) {
     gather_.before_forward(block);
     expert_gather_.before_forward(block);
-    if (turns_) turns_->before_forward(block);
+    for (auto& turns : turns_) turns->before_forward(block);
   }
   void before_backward(int block) {
     free_place(block);
-    if (turns_) turns_->before_backward(block);
+    for (auto& turns : turns_) turns->before_backward(block);
   }
   void block_done(int block);
   void free_place(int block);
@@ -68,7 +68,7 @@ class StageExchanges {
   void finish_gather() {  // waits until all weights are there
     gather_.finish();
     expert_gather_.finish();
-    if (turns_) turns_->finish();
+    for (auto& turns : turns_) turns->finish();
     complete();
   }
 
@@ -125,7 +125,7 @@ class StageExchanges {
   WeightGather<Exec, T> gather_;
   GradientReduce<Exec> expert_reduce_;  // the same for experts, among the ranks that hold the same ones
   WeightGather<Exec, T> expert_gather_;
-  std::unique_ptr<BlockGather<Exec, T>> turns_;  // null: all weights stay
+  std::vector<std::unique_ptr<BlockGather<Exec, T>>> turns_;  // that of experts last; empty: all weights stay
   bool drifts_;                                  // replicas drift on some rank of the stage; the same on all of them
   bool owned_ = false;                           // one data-parallel rank owns; its tensor-parallel group has replicas
   std::unique_ptr<Communicator> replica_group_;  // null: the data-parallel group

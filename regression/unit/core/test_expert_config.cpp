@@ -67,7 +67,6 @@ TEST(ExpertKeys, AreRefusedWhereTheyMakeNoModel) {
       {good, "[model.linear]\nform = \"poet-x\"\nblock_size = 8\n", "model.linear.form: \"poet-x\" is not implemented"},
       {good, "[optimizer]\nkind = \"galore\"\nrank = 4\nweight_bits = 8\n",
        "model.family: conflicts with optimizer.weight_bits = 8"},
-      {good, "[parallel]\ntp = 2\n", "parallel.tp: tensor parallelism of mixtures of experts is implemented for"},
       {good, "[parallel]\ntp = 16\n", "parallel.tp: does not divide model.moe_intermediate_size"}};
   for (const auto& [model, others, message] : cases) {
     const std::string got = errors_of(model, others);

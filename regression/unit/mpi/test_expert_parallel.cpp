@@ -1,7 +1,8 @@
 // Experts shared out over data-parallel ranks. First rows of tokens on their way to the ranks that hold their experts,
 // and back: each row where it belongs, for odd numbers, experts and ranks without tokens, and every type. Then training
 // against one rank that has all experts: the same numbers to rounding for every optimizer, with one holder of each
-// expert and with several, in pipeline stages, in both kinds of precision.
+// expert and with several, in pipeline stages, on tensor-parallel ranks that have parts of every expert, in both kinds
+// of precision.
 #include <gtest/gtest.h>
 
 #include "parallel/comm/expert_group.hpp"
@@ -163,39 +164,148 @@ TYPED_TEST(ExpertParallel, AgreesInPipelineStages) {
   }
 }
 
-TYPED_TEST(ExpertParallel, RecomputesItsBlocks) {
-  TrainingCase run = expert_case("muon", world().size());
-  const Trained kept = train_together<float, TypeParam>(run, 5);
-  run.options.train.recompute = true;
-  const Trained again = train_together<float, TypeParam>(run, 5);
-  EXPECT_EQ(kept.loss, again.loss);
-  EXPECT_EQ(kept.weights, again.weights);
+// The same with a shared expert, on tensor-parallel ranks, which have parts of all experts, or of those of their place.
+TrainingCase split_case(const std::string& kind, int tp, int ep = 1, int pp = 1) {
+  TrainingCase run = expert_case(kind, ep, pp);
+  Options& o = run.options;
+  o.model.shared_expert_intermediate_size = 16;
+  o.parallel.tp = tp;
+  o.parallel.dp = world().size() / (pp * tp);
+  o.parallel.micro_group_bytes = 60000;  // several micro-groups
+  return run;
 }
 
-// The calls of a step are those of the plan.
-TYPED_TEST(ExpertParallel, SendsAsOftenAsThePlanSays) {
-  for (const bool recompute : {false, true}) {
-    TrainingCase run = expert_case("muon", 2);
-    run.options.train.recompute = recompute;
-    const Plan plan = make_plan({run.options, world().size()});
-    std::int64_t counts = 0, sends = 0;
-    for (const Collective& collective : collectives(plan))
-      if (collective.group == "experts") (collective.what == "token counts" ? counts : sends) += collective.count;
-    TypedExecutor<TypeParam, float> executor(TypeParam(), plan, world());
-    executor.initialise(5);
-    Trained result;
-    train_steps(executor, run.options, 0, 3, result);
-    const auto done = executor.run().shared().groups.experts.take_count();
-    EXPECT_EQ(done.counts, 3 * counts) << recompute;
-    EXPECT_EQ(done.sends, 3 * sends) << recompute;
+// Where matrices are updated, and which rows ranks have: the most expensive first.
+TYPED_TEST(ExpertParallel, SplitExpertsAgreeWithOneRank) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  for (const char* kind : {"adamw", "muon", "soap"}) {
+    const Trained one = train_alone<float, TypeParam>(alone(split_case(kind, 1)), 5);
+    for (const auto& [tp, ep, update, split] :
+         {std::tuple(2, 1, TpUpdate::home, true), std::tuple(2, 1, TpUpdate::distributed, false),
+          std::tuple(4, 1, TpUpdate::duplicated, true), std::tuple(2, 2, TpUpdate::home, false),
+          std::tuple(2, 2, TpUpdate::distributed, true)}) {
+      if (world().size() % (tp * ep) != 0) continue;
+      if (update == TpUpdate::distributed && std::string(kind) != "muon") continue;
+      TrainingCase run = split_case(kind, tp, ep);
+      run.options.parallel.tp_update = update;
+      run.options.parallel.sequence_parallel = split;
+      expect_same_training(one, train_together<float, TypeParam>(run, 5), kind,
+                           fmt::format("{}, tp {}, ep {}, tp_update {}", kind, tp, ep, static_cast<int>(update)));
+    }
   }
 }
 
+// Wherever a matrix is updated whole, and however often: the same bits. Each shard as a matrix by itself: the same
+// numbers on however many ranks that hold all experts together.
+TYPED_TEST(ExpertParallel, SplitExpertsAreUpdatedAsOtherMatrices) {
+  using TpUpdate = ParallelOptions::TpUpdate;
+  TrainingCase run = split_case("muon", 2);
+  const Trained home = train_together<float, TypeParam>(run, 4);
+  run.options.parallel.tp_update = TpUpdate::duplicated;
+  const Trained duplicated = train_together<float, TypeParam>(run, 4);
+  EXPECT_EQ(home.loss, duplicated.loss);
+  EXPECT_EQ(home.weights, duplicated.weights);
+  run.options.parallel.tp_update = TpUpdate::blockwise;
+  const Trained blocks = train_together<float, TypeParam>(run, 5);
+  EXPECT_EQ(blocks.loss[0], home.loss[0]);
+  EXPECT_NE(blocks.loss.back(), home.loss.back());
+  EXPECT_LT(blocks.loss.back(), blocks.loss[0]);
+  if (world().size() < 4) return;
+  TrainingCase apart = split_case("muon", 2, 2);
+  apart.options.parallel.tp_update = TpUpdate::blockwise;
+  expect_same_training(blocks, train_together<float, TypeParam>(apart, 5), "muon", "blockwise, ep 2");
+}
+
+// Shares of experts on ranks that hold others: together, whole, and in blocks.
+TYPED_TEST(ExpertParallel, SharesOfExpertsAgreeWithOneRank) {
+  for (const char* kind : {"muon", "soap", "shampoo"}) {
+    const Trained one = train_alone<float, TypeParam>(alone(split_case(kind, 1)), 5);
+    for (const auto& [tp, ep] : {std::pair(1, 2), {1, 4}, {2, 2}}) {
+      if (world().size() % (tp * ep) != 0) continue;
+      TrainingCase run = split_case(kind, tp, ep);
+      run.options.parallel.partition = ParallelOptions::Partition::groups;
+      expect_same_training(one, train_together<float, TypeParam>(run, 5), kind,
+                           fmt::format("{} in shares, tp {}, ep {}", kind, tp, ep));
+    }
+  }
+  if (world().size() < 4) return;
+  const auto few = [](int tp, int ep) {  // large experts, so that ranks divide them
+    TrainingCase run = split_case("muon", tp, ep);
+    run.options.model.num_hidden_layers = 1;
+    run.options.model.num_experts = 2;
+    run.options.model.num_experts_per_tok = 1;
+    run.options.model.moe_intermediate_size = 96;
+    run.options.model.shared_expert_intermediate_size = 0;
+    run.options.parallel.partition = ParallelOptions::Partition::groups;
+    return run;
+  };
+  const std::vector<MatrixShare> shares = make_plan({few(2, 2).options, world().size()}).stages[0].shares;
+  EXPECT_TRUE(std::any_of(shares.begin(), shares.end(), [](const MatrixShare& share) { return share.ranks > 1; }));
+  const Trained one = train_alone<float, TypeParam>(alone(few(1, 1)), 5);
+  for (const int tp : {1, 2})
+    expect_same_training(one, train_together<float, TypeParam>(few(tp, 2), 5), "muon",
+                         fmt::format("divided, tp {}", tp));
+}
+
+TYPED_TEST(ExpertParallel, SplitExpertsAgreeInPipelineStages) {
+  if (world().size() < 4) return;
+  const Trained one = train_alone<float, TypeParam>(alone(split_case("muon", 1)), 5);
+  for (const auto schedule : {ParallelOptions::Schedule::one_f_one_b, ParallelOptions::Schedule::zb_h1}) {
+    TrainingCase run = split_case("muon", 2, 1, 2);
+    run.options.parallel.schedule = schedule;
+    expect_same_training(one, train_together<float, TypeParam>(run, 5), "muon", "tp 2, two stages");
+  }
+}
+
+TYPED_TEST(ExpertParallel, RecomputesItsBlocks) {
+  for (TrainingCase run : {expert_case("muon", world().size()), split_case("muon", 2, world().size() / 2)}) {
+    const Trained kept = train_together<float, TypeParam>(run, 5);
+    run.options.train.recompute = true;
+    const Trained again = train_together<float, TypeParam>(run, 5);
+    EXPECT_EQ(kept.loss, again.loss);
+    EXPECT_EQ(kept.weights, again.weights);
+  }
+}
+
+// The calls of a step are those of the plan; of a tensor-parallel group those that move activations and gradients.
+TYPED_TEST(ExpertParallel, SendsAsOftenAsThePlanSays) {
+  for (const int tp : {1, 2})
+    for (const bool recompute : {false, true})
+      for (const bool split : {false, true}) {
+        if (tp == 1 && split) continue;
+        TrainingCase run = split_case("adamw", tp, world().size() / tp);
+        run.options.train.recompute = recompute;
+        run.options.parallel.sequence_parallel = split;
+        const Plan plan = make_plan({run.options, world().size()});
+        std::int64_t counts = 0, sends = 0, reductions = 0, gathers = 0, scatters = 0;
+        for (const Collective& collective : collectives(plan)) {
+          if (collective.group == "experts") (collective.what == "token counts" ? counts : sends) += collective.count;
+          if (collective.group != "tp" || collective.what == "norm") continue;
+          (collective.operation == "all_reduce"       ? reductions
+           : collective.operation == "reduce_scatter" ? scatters
+                                                      : gathers) += collective.count;
+        }
+        TypedExecutor<TypeParam, float> executor(TypeParam(), plan, world());
+        executor.initialise(5);
+        Trained result;
+        train_steps(executor, run.options, 0, 3, result);
+        const std::string what = fmt::format("tp {}, recompute {}, split {}", tp, recompute, split);
+        const auto done = executor.run().shared().groups.experts.take_count();
+        EXPECT_EQ(done.counts, 3 * counts) << what;
+        EXPECT_EQ(done.sends, 3 * sends) << what;
+        const auto summed = executor.run().shared().groups.tensor.take_count();
+        EXPECT_EQ(summed.reductions, 3 * reductions) << what;
+        EXPECT_EQ(summed.scatter_sums, 3 * scatters) << what;
+        EXPECT_EQ(summed.gathers, 3 * gathers) << what;
+      }
+}
+
 TYPED_TEST(ExpertParallel, GivesTheSameBitsAgain) {
-  const TrainingCase run = expert_case("muon", 2);
-  const Trained first = train_together<float, TypeParam>(run, 4), second = train_together<float, TypeParam>(run, 4);
-  EXPECT_EQ(first.loss, second.loss);
-  EXPECT_EQ(first.weights, second.weights);
+  for (const TrainingCase& run : {expert_case("muon", 2), split_case("muon", 2, world().size() / 2)}) {
+    const Trained first = train_together<float, TypeParam>(run, 4), second = train_together<float, TypeParam>(run, 4);
+    EXPECT_EQ(first.loss, second.loss);
+    EXPECT_EQ(first.weights, second.weights);
+  }
 }
 
 // bf16 has 8 bits: where products are summed in another order, stored values differ by some 2^-9 of themselves.
@@ -205,6 +315,11 @@ TYPED_TEST(ExpertParallel, AgreesWithRoundedWeights) {
     const Trained several = train_together<bf16, TypeParam>(expert_case(kind, world().size()), 4);
     EXPECT_LT(largest_difference(one, several), 4e-3) << kind;
     EXPECT_LT(weight_difference(one, several), 1e-2) << kind;
+    // Parts of outputs are rounded before they are summed, as in grids of tensor-parallel ranks.
+    const Trained whole = train_alone<bf16, TypeParam>(alone(split_case(kind, 1)), 4);
+    const Trained split = train_together<bf16, TypeParam>(split_case(kind, 2, world().size() / 2), 4);
+    EXPECT_LT(largest_difference(whole, split), 1e-2) << kind;
+    EXPECT_LT(weight_difference(whole, split), 5e-2) << kind;
   }
 }
 

@@ -299,19 +299,30 @@ TEST(PlannedBytes, OfWhatPassesKeep) {
       }
 }
 
-// On all ranks, on each rank its own, and on pairs of ranks the same ones.
+// On all ranks, on each rank its own, and on pairs of ranks the same ones; and parts of all of these.
 TEST(PlannedBytes, OfExperts) {
   Largest largest;
   for (const char* kind : {"adamw", "muon", "soap"})
-    for (const int ep : {1, 2, 4}) {
-      if (world().size() % ep != 0) continue;
+    for (const auto& [tp, ep] : {std::pair(1, 1), {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}}) {
+      if (world().size() % (tp * ep) != 0 || (std::string(kind) != "muon" && tp * ep > 2)) continue;
       TrainingCase run = training_case(kind, Family::qwen3_moe);
       run.options.model.num_experts = 8;
-      run.options.parallel.dp = world().size();
+      run.options.model.shared_expert_intermediate_size = tp == 2 ? 16 : 0;
+      run.options.parallel.tp = tp;
+      run.options.parallel.dp = world().size() / tp;
       run.options.parallel.ep = ep;
       run.options.train.recompute = std::string(kind) == "muon";
+      run.options.parallel.sequence_parallel = std::string(kind) != "soap";
       run.options.model.router_bias_rate = std::string(kind) == "soap" ? 0 : 0.01;
-      largest.add(compare(run, fmt::format("{}, experts over {}", kind, ep)));
+      largest.add(compare(run, fmt::format("{}, tp {}, experts over {}", kind, tp, ep)));
+      if (ep == 1 || std::string(kind) == "soap") continue;
+      run.options.parallel.shard =
+          std::string(kind) == "muon" ? ParallelOptions::Shard::weights : ParallelOptions::Shard::gradients;
+      run.options.model.num_hidden_layers = 5;
+      largest.add(compare(run, fmt::format("{}, tp {}, experts over {} in turn", kind, tp, ep)));
+      run.options.parallel.shard = ParallelOptions::Shard::state;
+      run.options.parallel.partition = ParallelOptions::Partition::groups;
+      if (std::string(kind) == "muon") largest.add(compare(run, fmt::format("shares, tp {}, experts over {}", tp, ep)));
     }
 }
 

@@ -38,13 +38,17 @@ TEST(RankAllocation, AStepAllocatesNothing) {
 
 // Weights that stay choose the same experts: no shape of a product is new.
 TEST(RankAllocation, AStepWithExpertsOnSeveralRanksAllocatesNothing) {
-  for (const int ep : {2, 4}) {
+  using Shard = ParallelOptions::Shard;
+  for (const auto& [tp, ep, shard] : {std::tuple(1, 2, Shard::state), std::tuple(1, 4, Shard::state),
+                                      std::tuple(2, 2, Shard::state), std::tuple(1, 4, Shard::weights)}) {
     TrainingCase run = training_case("muon", Family::qwen3_moe);
     run.options.model.num_experts = 8;
     run.options.model.router_bias_rate = 1e-12;  // too little for another choice
     run.options.train.global_batch = 8;
-    run.options.parallel.dp = world().size();
+    run.options.parallel.tp = tp;
+    run.options.parallel.dp = world().size() / tp;
     run.options.parallel.ep = ep;
+    run.options.parallel.shard = shard;
     run.options.optimizer.lr = run.options.optimizer.adamw.lr = 0;
     TypedExecutor<Host, float> session(Host(), make_plan({run.options, world().size()}), world());
     session.initialise(5);
@@ -53,8 +57,8 @@ TEST(RankAllocation, AStepWithExpertsOnSeveralRanksAllocatesNothing) {
     while (t < 8) take_step(session, ++t, window);
     AllocationCounter counter;
     while (t < 13) take_step(session, ++t, window);
-    EXPECT_EQ(counter.heap(), 0) << "ep " << ep << "\n" << counter.places();
-    EXPECT_EQ(counter.kokkos(), 0) << "ep " << ep << "\n" << counter.places();
+    EXPECT_EQ(counter.heap(), 0) << "tp " << tp << ", ep " << ep << "\n" << counter.places();
+    EXPECT_EQ(counter.kokkos(), 0) << "tp " << tp << ", ep " << ep << "\n" << counter.places();
     session.finish_gather();
   }
 }

@@ -69,12 +69,16 @@ TYPED_TEST(RouterBiases, AreOnEveryRankWhereWeightsTakeTurns) {
   EXPECT_EQ(biases_of(run.options, one), biases_of(run.options, several));
 }
 
-// Experts' products of ep ranks are rounded otherwise: the choices of the first update are those of one rank.
-TYPED_TEST(RouterBiases, OfExpertParallelRanksAreThoseOfOne) {
+// Products of ep ranks, and sums over tp ranks, are rounded otherwise: the choices of the first update are those of one
+// rank.
+TYPED_TEST(RouterBiases, OfExpertAndTensorParallelRanksAreThoseOfOne) {
   TrainingCase run = biased_case("adamw");
-  run.options.parallel.dp = run.options.parallel.ep = world().size();
-  const Trained one = train_alone<float, TypeParam>(alone(run), 1), several = train_together<float, TypeParam>(run, 1);
-  EXPECT_EQ(biases_of(run.options, one), biases_of(run.options, several));
+  const Trained one = train_alone<float, TypeParam>(alone(run), 1);
+  for (const int tp : {1, 2}) {
+    run.options.parallel.tp = tp;
+    run.options.parallel.dp = run.options.parallel.ep = world().size() / tp;
+    EXPECT_EQ(biases_of(run.options, one), biases_of(run.options, train_together<float, TypeParam>(run, 1))) << tp;
+  }
 }
 
 TYPED_TEST(RouterBiases, OfPipelineStagesHaveTheBitsOfOne) {
@@ -143,6 +147,9 @@ TYPED_TEST(RouterBiases, LargestLoadsAreThoseOfOneRank) {
   expect_one("dp");
   run.options.parallel.ep = world().size();
   expect_one("ep");
+  run.options.parallel.tp = 2;
+  run.options.parallel.dp = run.options.parallel.ep = world().size() / 2;
+  expect_one("tp");
   run = in_stages(plain, Kind::one_f_one_b);
   expect_one("pp");
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "parallel/exchange/traffic.hpp"
 #include "regression/unit/mpi/pipeline_rig.hpp"
 
 namespace sestina {
@@ -163,6 +164,58 @@ TEST(Shards, GiveTheBitsOfOneRankInPipelines) {
                          name_of(shard, fmt::format("{}, tied {}", name(schedule), tied)));
       }
     }
+}
+
+// Experts on the ranks of their place: one holder of each, or two, and parts of them on tensor-parallel ranks. With one
+// micro-batch the sums are those of "state"; of several, others are together in the products of an expert.
+TEST(Shards, OfExpertsAgreeWithState) {
+  for (const char* kind : {"adamw", "muon"})
+    for (const auto& [tp, ep, micros] : {std::tuple(1, 2, 1), {1, 2, 3}, {1, 4, 1}, {2, 2, 1}, {2, 1, 2}, {2, 2, 2}}) {
+      const int dp = world().size() / tp;
+      if (dp % ep != 0 || dp == 1) continue;
+      TrainingCase run = sharded_case(kind, 1, Family::qwen3_moe);
+      run.options.model.num_experts = 8;
+      run.options.parallel.tp = tp;
+      run.options.parallel.dp = dp;
+      run.options.parallel.ep = ep;
+      run.options.train.global_batch = micros * dp;
+      run.options.train.recompute = ep == 4;
+      const Trained state = masters_on<float>(world(), run, 4);
+      for (const Shard shard : shards) {
+        run.options.parallel.shard = shard;
+        const Trained other = masters_on<float>(world(), run, 4);
+        const std::string what =
+            name_of(shard, fmt::format("{}, tp {}, ep {}, {} micro-batches", kind, tp, ep, micros));
+        if (micros == 1) {
+          expect_same_bits(state, other, what);
+          continue;
+        }
+        EXPECT_LT(largest_difference(state, other), allowed_drift(kind, 4).loss) << what;
+        EXPECT_LT(weight_difference(state, other), allowed_drift(kind, 4).weights) << what;
+      }
+    }
+}
+
+// Weights of a block come as often as the plan says: those of experts from their holders, where there are several.
+TEST(Shards, OfExpertsComeAsThePlanSays) {
+  for (const int ep : {2, world().size()}) {
+    TrainingCase run = sharded_case("muon", 2, Family::qwen3_moe);
+    run.options.model.num_experts = 8;
+    run.options.parallel.ep = ep;
+    run.options.parallel.shard = Shard::weights;
+    const Plan plan = make_plan({run.options, world().size()});
+    std::int64_t all = 0, of_experts = 0;
+    for (const Collective& collective : collectives(plan)) {
+      if (collective.what == "weights") all += collective.count;
+      if (collective.what == "expert weights") of_experts += collective.count;
+    }
+    EXPECT_EQ(of_experts > 0, ep < world().size());
+    TypedExecutor<Host, float> executor(Host(), plan, world());
+    executor.initialise(5);
+    Trained result;
+    train_steps(executor, run.options, 0, 3, result);
+    EXPECT_EQ(executor.exchanges_per_step().weights, all + of_experts) << ep;
+  }
 }
 
 // Ranks: ShardsOfShards 4

@@ -25,6 +25,12 @@ ModelConfig shared_model(Family family, bool tied) {
   c.attention_bias = family == Family::gpt || family == Family::llama;
   c.tie_word_embeddings = tied;
   if (family == Family::gpt) c.position = tied ? ModelConfig::Position::rope : ModelConfig::Position::learned;
+  if (!is_mixture(family)) return c;
+  c.moe_intermediate_size = family == Family::mixtral ? 16 : 12;
+  if (family == Family::mixtral) c.num_experts = 3;  // fewer than four ranks
+  if (family == Family::qwen3_moe && !tied) c.shared_expert_intermediate_size = 8;
+  c.router_aux_loss_coef = 0.1;
+  c.router_z_loss_coef = 0.01;
   return c;
 }
 
@@ -177,6 +183,7 @@ void expect_same_model(const ModelConfig& config, const Case& c) {
 }
 
 constexpr Family families[] = {Family::llama, Family::olmo2, Family::qwen3, Family::gpt};
+constexpr Family mixtures[] = {Family::qwen3_moe, Family::mixtral};
 
 // Ranks: TensorModel 2 4
 template <class Space>
@@ -202,6 +209,18 @@ TYPED_TEST(TensorModel, IsTheWholeModelWithEverySwitch) {
     for (const bool split : {true, false})
       expect_same_model<TypeParam, double>(config, {.sequence_parallel = split, .recompute = bare, .masked = !bare});
   }
+}
+
+// Parts of all experts, and of a shared one: the router has whole sums, on every rank the same.
+TYPED_TEST(TensorModel, IsTheWholeModelWithExperts) {
+  for (const Family family : mixtures)
+    for (const bool tied : {false, true})
+      for (const bool split : {true, false}) {
+        const ModelConfig config = shared_model(family, tied);
+        expect_same_model<TypeParam, double>(config, {.sequence_parallel = split, .recompute = tied, .masked = tied});
+        if (!tied) expect_same_model<TypeParam, float>(config, {.sequence_parallel = split});
+      }
+  expect_same_model<TypeParam, double>(shared_model(Family::mixtral, false), {.batch = 1, .sequence = 1});
 }
 
 // An MLP of 17 columns, of which the first rank has one more than others.
@@ -243,7 +262,9 @@ TYPED_TEST(TensorModel, SlicesLogitsAlike) {
 
 // Wide rows: scratch that is not planned for does not fit into what the kernels leave of theirs.
 TYPED_TEST(TensorModel, FindsItsScratch) {
-  for (const Family family : families)
+  std::vector<Family> all(std::begin(families), std::end(families));
+  all.insert(all.end(), std::begin(mixtures), std::end(mixtures));
+  for (const Family family : all)
     for (const bool split : {true, false})
       for (const bool recompute : {true, false}) {
         ModelConfig config = shared_model(family, false);
@@ -258,7 +279,9 @@ TYPED_TEST(TensorModel, FindsItsScratch) {
 }
 
 TYPED_TEST(TensorModel, Bfloat16FollowsTheWholeModel) {
-  for (const Family family : families) {
+  std::vector<Family> all(std::begin(families), std::end(families));
+  all.insert(all.end(), std::begin(mixtures), std::end(mixtures));
+  for (const Family family : all) {
     ModelConfig config = shared_model(family, false);
     config.initializer_range = 0.05;
     ModelRig<TypeParam, bf16> whole(config, 3, 7);

@@ -88,6 +88,36 @@ TEST(ExpertPlan, RowsAreOwnedOnceAndHeldByTheirPlace) {
     }
 }
 
+// Where gradients take turns, what a rank owns of experts lies after what it owns of all else, nothing over anything.
+TEST(ExpertPlan, OwnedSumsLieApart) {
+  for (const auto& [dp, ep] : {std::pair(4, 4), {4, 2}, {6, 2}}) {
+    Options options = expert_options("muon", dp, ep);
+    options.parallel.shard = ParallelOptions::Shard::gradients;
+    const PlanInput input(options);
+    StagePlan stage = make_plan(input).stages[0];
+    for (int rank = 0; rank < dp; ++rank) {
+      lay_out_buckets(stage, input, 0, rank);
+      const GradientBuckets all = gradient_buckets(stage, input.parallel);
+      const RankLayout layout = shard_layout(stage, all, input, rank, 0);
+      const auto first_of_experts = static_cast<std::size_t>(all.begin.back() + buckets_of(all, false).sums_size(rank));
+      std::map<std::size_t, std::size_t> taken;
+      for (const TensorHolding& tensor : layout.tensors) {
+        if (tensor.owned_elements() == 0) continue;
+        EXPECT_EQ(tensor.sum_offset >= first_of_experts, tensor.whole.expert >= 0) << tensor.whole.name;
+        EXPECT_TRUE(taken.emplace(tensor.sum_offset, tensor.sum_offset + tensor.owned_elements()).second);
+      }
+      auto end = static_cast<std::size_t>(all.begin.back());
+      for (const auto& [from, to] : taken) {
+        EXPECT_GE(from, end);
+        end = to;
+      }
+      EXPECT_LE(end, layout.gradient_elements);
+      EXPECT_EQ(layout.gradient_elements,
+                first_of_experts + static_cast<std::size_t>(buckets_of(all, true).sums_size(rank / ep)));
+    }
+  }
+}
+
 // With one holder of each expert the bound is reached: experts are where they are, the rest is spread as without them.
 TEST(ExpertPlan, LoadsAreAtTheirBound) {
   for (const auto& [dp, ep, gap] : {std::tuple(4, 4, 1e-6), {8, 8, 1e-6}, {4, 2, 0.05}, {8, 2, 0.05}}) {
@@ -96,6 +126,54 @@ TEST(ExpertPlan, LoadsAreAtTheirBound) {
     EXPECT_GE(plan.dp_cost.gap(), -1e-12) << dp << " x " << ep;
     EXPECT_LE(plan.dp_cost.gap(), gap) << dp << " x " << ep;
   }
+}
+
+// On tensor-parallel ranks, too, every matrix has one home, in a group of its owner, and homes are about as loaded as
+// the bound says.
+TEST(ExpertPlan, ExpertsHaveHomes) {
+  for (const auto& [dp, ep] : {std::pair(4, 4), {4, 2}, {8, 2}}) {
+    Options options = expert_options("muon", dp, ep);
+    options.parallel.tp = 2;
+    const Plan plan = make_plan(options);
+    const StagePlan& stage = plan.stages[0];
+    std::vector<int> grouped(stage.specs.size(), 0);
+    for (int rank = 0; rank < dp; ++rank)
+      for (const MicroGroup& group : stage.micro_groups.at(static_cast<std::size_t>(rank)))
+        for (const int spec : group.specs) {
+          EXPECT_EQ(stage.owner[static_cast<std::size_t>(spec)], rank);
+          ++grouped[static_cast<std::size_t>(spec)];
+        }
+    for (std::size_t i = 0; i < grouped.size(); ++i) EXPECT_EQ(grouped[i], stage.owner[i] >= 0 ? 1 : 0);
+    EXPECT_GE(plan.home_cost.gap(), -1e-12) << dp << " x " << ep;
+    EXPECT_LE(plan.home_cost.gap(), 0.1) << dp << " x " << ep;
+    EXPECT_EQ(rank_memory(plan, 1).size(), static_cast<std::size_t>(2 * dp));
+  }
+}
+
+// Shares of experts may be on any rank; what sums their gradients holds them, and whole ones stay where they are if
+// loads allow.
+TEST(ExpertPlan, SharesComeFromHolders) {
+  for (const char* kind : {"muon", "soap"})
+    for (const auto& [dp, ep, tp] : {std::tuple(4, 4, 1), {4, 2, 1}, {8, 2, 1}, {64, 8, 1}, {4, 2, 2}}) {
+      Options options = expert_options(kind, dp, ep);
+      options.parallel.tp = tp;
+      options.parallel.partition = ParallelOptions::Partition::groups;
+      options.train.global_batch = 64;
+      const PlanInput input(options);
+      const Plan plan = make_plan(input);
+      const StagePlan& stage = plan.stages[0];
+      int moved = 0, whole = 0;
+      for (std::size_t i = 0; i < stage.specs.size(); ++i) {
+        if (stage.owner[i] == scalar_tensor) continue;
+        EXPECT_TRUE(holds(stage.specs[i], input, stage.owner[i])) << stage.specs[i].name;
+        if (stage.specs[i].expert < 0) continue;
+        ++whole;
+        if (stage.home[i] == in_shares) ++moved;
+      }
+      if (tp == 1 && dp <= 8) EXPECT_LE(moved, whole / 4) << kind << ", " << dp << " x " << ep;
+      EXPECT_GE(plan.machine_cost.gap(), -1e-12);
+      EXPECT_EQ(rank_memory(plan, 1).size(), static_cast<std::size_t>(dp * tp));
+    }
 }
 
 TEST(ExpertPlan, LargeSharesGoToRanksWithLittle) {
@@ -215,6 +293,8 @@ TEST(ExpertDeck, RefusesWhatDoesNotFit) {
   const auto told = [](const std::string& text, const char* word) { return text.find(word) != std::string::npos; };
   EXPECT_EQ(errors_of("dp = 4\nep = 2\n"), "");
   EXPECT_EQ(errors_of("dp = 3\n"), "");
+  EXPECT_EQ(errors_of("dp = 4\nep = 2\npartition = \"groups\"\n", "[optimizer]\nkind = \"muon\"\n"), "");
+  EXPECT_EQ(errors_of("dp = 4\nep = 2\ntp = 2\nshard = \"weights\"\n"), "");
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 3\n"), "does not divide parallel.dp = 4"));
   EXPECT_TRUE(told(errors_of("dp = 16\nep = 16\n"), "does not divide model.num_experts = 8"));
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\npartition = \"replicated\"\n"), "ranks hold different experts"));

@@ -44,6 +44,18 @@ TEST(PlanNodes, TensorParallelRanksLieOnOneNodeWhereItHasRoom) {
   EXPECT_EQ(bytes_of("all_reduce", "tp", "activations", 800, nodes_of(1, 8, 4)), 2 * 100 * crossing_pairs(8, 4));
 }
 
+// Every tensor-parallel rank sends the rows of its part of the experts.
+TEST(PlanNodes, TokensGoToEachPartOfTheirExperts) {
+  Options whole = nodes_of(4, 1, 2), halves = nodes_of(4, 2, 4);
+  whole.parallel.ep = halves.parallel.ep = 4;
+  EXPECT_EQ(bytes_of("all_to_all", "experts", "tokens", 1600, whole), 1600 / 16 * crossing_pairs(4, 2));
+  EXPECT_EQ(bytes_of("all_to_all", "experts", "tokens", 1600, halves), 2 * 1600 / 16 * crossing_pairs(4, 2));
+  whole.parallel.ep = halves.parallel.ep = 2;  // holders are every other rank
+  EXPECT_GT(bytes_of("all_gather", "holders", "expert weights", 800, whole), 0);
+  EXPECT_EQ(bytes_of("all_gather", "holders", "expert weights", 800, halves),
+            2 * bytes_of("all_gather", "holders", "expert weights", 800, whole));
+}
+
 TEST(PlanNodes, AreNotKnownWithoutTheirSize) {
   for (const Collective& collective : collectives(make_plan(nodes_of(8, 2, 0))))
     EXPECT_FALSE(between_nodes_bytes(collective, nodes_of(8, 2, 0)).has_value());
