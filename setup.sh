@@ -172,6 +172,22 @@ prepare() {
   fi
 }
 
+# Unpacks Python packages into a folder, if that was not done before; after it come arguments of `pip download`. Fails where
+# they cannot be had.
+python_packages() {
+  local folder=$1 wheel
+  shift
+  [ ! -f "$folder/.complete" ] || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder/wheels"
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder/wheels" "$@" || return 1
+  for wheel in "$folder"/wheels/*.whl; do
+    python3 -m zipfile -e "$wheel" "$folder"
+  done
+  rm -r "$folder/wheels"
+  touch "$folder/.complete"
+}
+
 # Adds to `options` the headers of cuDNN's front end, where there is cuDNN. They come in a Python package, which is the same
 # whatever Python there is here. Where it cannot be had, attention on the device is computed by our own kernels.
 cudnn_frontend() {
@@ -183,19 +199,13 @@ cudnn_frontend() {
     *) return 0 ;;
   esac
   [ -f "$(dirname "$nvcc")/../include/cudnn.h" ] || [ -f /usr/include/cudnn.h ] || [ -n "${CUDNN_ROOT:-}" ] || return 0
-  if [ ! -f "$folder/.complete" ]; then
-    say "fetching the headers of cuDNN's front end $version"
-    rm -rf "$folder"
-    mkdir -p "$folder/wheel"
-    echo "nvidia-cudnn-frontend==$version --hash=sha256:$hash" >"$folder/wanted"
-    if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
-      --python-version 311 --implementation cp --platform "manylinux_2_28_$machine" --dest "$folder/wheel" -r "$folder/wanted"; then
-      say "they cannot be had: attention will be computed by our own kernels"
-      return 0
-    fi
-    python3 -m zipfile -e "$folder"/wheel/*.whl "$folder"
-    rm -r "$folder/wheel"
-    touch "$folder/.complete"
+  say "headers of cuDNN's front end $version"
+  mkdir -p "$build/deps"
+  echo "nvidia-cudnn-frontend==$version --hash=sha256:$hash" >"$folder.wanted"
+  if ! python_packages "$folder" --require-hashes --only-binary=:all: --python-version 311 --implementation cp \
+    --platform "manylinux_2_28_$machine" -r "$folder.wanted"; then
+    say "they cannot be had: attention will be computed by our own kernels"
+    return 0
   fi
   options+=("-DCUDNN_FRONTEND_ROOT=$folder")
 }

@@ -72,25 +72,15 @@ slurm_tests() {
 # Adds to `options` a oneDNN of the other interface than Debian's (2.6), for the tests of products: 3.2 comes as Python
 # packages for GNU OpenMP. Where it cannot be had these tests are skipped.
 other_onednn() {
-  local version=2023.2.0 folder="$build/deps/onednn-3.2" wheel
+  local version=2023.2.0 folder="$build/deps/onednn-3.2"
   [ "$(uname -m)" = x86_64 ] || return 0
-  if [ ! -f "$folder/.complete" ]; then
-    say "fetching oneDNN 3.2 for the tests of products"
-    rm -rf "$folder"
-    mkdir -p "$folder/wheels"
-    if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$folder/wheels" \
-      onednn-cpu-gomp==$version onednn-devel-cpu-gomp==$version; then
-      say "it cannot be had: skipped"
-      skipped=$((skipped + 1))
-      return 0
-    fi
-    for wheel in "$folder"/wheels/*.whl; do
-      python3 -m zipfile -e "$wheel" "$folder/unpacked"
-    done
-    cp -r "$folder"/unpacked/*.data/data/* "$folder"
-    rm -rf "$folder/wheels" "$folder/unpacked"
-    touch "$folder/.complete"
+  say "oneDNN 3.2 for the tests of products"
+  if ! python_packages "$folder" onednn-cpu-gomp==$version onednn-devel-cpu-gomp==$version; then
+    say "it cannot be had: skipped"
+    skipped=$((skipped + 1))
+    return 0
   fi
+  [ -d "$folder/include" ] || cp -r "$folder"/*.data/data/* "$folder"
   options+=("-DSESTINA_OTHER_ONEDNN=$folder")
 }
 
