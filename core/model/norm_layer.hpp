@@ -33,15 +33,17 @@ template <class Exec, class T>
 void norm_backward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                    Matrix<const T, Exec> x, const NormStatistics<Exec, T>& s, Matrix<const T, Exec> residual,
                    Matrix<T, Exec> dx, bool accumulate, const NormGradients<Exec, T>& g) {
-  start_sum(context.exec, g.weight, accumulate);
-  start_sum(context.exec, g.bias, accumulate);
+  const bool has_rows = x.extent(0) > 0;  // whose sums take the place of what is there
+  start_sum(context.exec, g.weight, accumulate || has_rows);
+  start_sum(context.exec, g.bias, accumulate || has_rows);
   if (context.layer_norm())
-    layer_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.mean, s.inverse, residual, dx, g.weight, g.bias,
-                                 context.workspace);
+    layer_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.mean, s.inverse, residual, dx, {g.weight, accumulate},
+                                 {g.bias, accumulate}, context.workspace);
   else if (w.weight.size() == 0)
     gainless_rms_norm_backward<Exec, T>(context.exec, dy, x, context.config().hidden_size, s.inverse, residual, dx);
   else
-    rms_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.inverse, residual, dx, g.weight, context.workspace);
+    rms_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.inverse, residual, dx, {g.weight, accumulate},
+                               context.workspace);
 }
 
 // Norms of q and k: per head (qwen3; gpt, where they may have no weight), or over all heads at once (olmo2), which
@@ -123,11 +125,13 @@ void query_norms_backward(Context<Exec>& context, const typename Weights<Exec, T
     gainless_rms_norm_backward<Exec, T>(exec, d.k, raw.k, width, a.inverse_k, {}, d.k);
     return;
   }
-  start_sum(exec, g.q_norm, accumulate);
-  start_sum(exec, g.k_norm, accumulate);
+  const bool has_rows = raw.q.extent(0) > 0;
+  start_sum(exec, g.q_norm, accumulate || has_rows);
+  start_sum(exec, g.k_norm, accumulate || has_rows);
+  const RowTotal<Acc<T>, Exec> to_q(g.q_norm, accumulate), to_k(g.k_norm, accumulate);
   if (!context.splits_query_norms()) {
-    rms_norm_backward<Exec, T>(exec, d.q, raw.q, w.q_norm, a.inverse_q, {}, d.q, g.q_norm, context.workspace);
-    rms_norm_backward<Exec, T>(exec, d.k, raw.k, w.k_norm, a.inverse_k, {}, d.k, g.k_norm, context.workspace);
+    rms_norm_backward<Exec, T>(exec, d.q, raw.q, w.q_norm, a.inverse_q, {}, d.q, to_q, context.workspace);
+    rms_norm_backward<Exec, T>(exec, d.k, raw.k, w.k_norm, a.inverse_k, {}, d.k, to_k, context.workspace);
     return;
   }
   const HeadSpan span = head_span(context.part);
@@ -136,10 +140,10 @@ void query_norms_backward(Context<Exec>& context, const typename Weights<Exec, T
   row_products<Exec, T>(exec, d.q, raw.q, w.q_norm, along.q);
   row_products<Exec, T>(exec, d.k, raw.k, w.k_norm, along.k);
   context.group.sum(exec, along.both);
-  split_rms_norm_backward<Exec, T>(exec, d.q, raw.q, w.q_norm, a.inverse_q, along.q, span.q, 1, d.q, g.q_norm,
+  split_rms_norm_backward<Exec, T>(exec, d.q, raw.q, w.q_norm, a.inverse_q, along.q, span.q, 1, d.q, to_q,
                                    context.workspace);
   split_rms_norm_backward<Exec, T>(exec, d.k, raw.k, w.k_norm, a.inverse_k, along.k, span.k, span.counts_k ? 1 : 0, d.k,
-                                   g.k_norm, context.workspace);
+                                   to_k, context.workspace);
 }
 
 }  // namespace sestina

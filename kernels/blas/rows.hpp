@@ -125,12 +125,22 @@ struct RowSumScratch {
   Matrix<A, Exec> partial;  // (chunks, d)
 };
 
-// Adds the rows of partial (chunks, D), in order, to total (D); partial is used up.
+// A vector to which sums over rows go: they are added to what it has, or take its place.
+template <class A, class Exec>
+struct RowTotal {
+  Vector<A, Exec> values;
+  bool adds = true;
+  RowTotal(const Vector<A, Exec>& total, bool adds_to_it = true) : values(total), adds(adds_to_it) {}
+};
+
+// Sums the rows of partial (chunks, D), in order, for a total (D); partial is used up. With no chunks there is no sum.
 template <class Exec, class A>
-static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec> total) {
+static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, std::type_identity_t<RowTotal<A, Exec>> total) {
   constexpr std::int64_t width = 256;
   const auto chunks = static_cast<std::int64_t>(partial.extent(0)), d = static_cast<std::int64_t>(partial.extent(1));
   if (chunks == 0) return;
+  const bool adds = total.adds;
+  A* const totals = total.values.data();
   for_rows(
       "add_chunks", exec, (d + width - 1) / width, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t block) {
         const std::int64_t begin = block * width;
@@ -140,8 +150,8 @@ static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, Vector<A, Exec
           const A* part = partial.data() + c * d + begin;
           each(lane, n, [&](int j) { sum[j] += part[j]; });
         }
-        A* out = total.data() + begin;
-        each(lane, n, [&](int j) { out[j] += sum[j]; });
+        A* out = totals + begin;
+        each(lane, n, [&](int j) { out[j] = adds ? out[j] + sum[j] : sum[j]; });
       });
 }
 

@@ -3,20 +3,6 @@
 #include "kernels/blas/rows.hpp"
 
 namespace sestina {
-namespace {
-
-template <class Exec, class A>
-void set_chunks_zero(const Exec& exec, Matrix<A, Exec> partial) {
-  for_rows(
-      "zero_chunks", exec, static_cast<std::int64_t>(partial.extent(0)),
-      KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
-        A* sums = row_of(partial, chunk);
-        each(lane, static_cast<int>(partial.extent(1)), [&](int j) { sums[j] = A(0); });
-      });
-}
-
-}  // namespace
-
 template <class Exec, class T>
 void rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<T>, Exec> weight, double eps,
               Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms) {
@@ -63,7 +49,7 @@ void add_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exe
 template <class Exec, class T>
 void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                        Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
-                       Matrix<const T, Exec> residual, Matrix<T, Exec> dx, Vector<Acc<T>, Exec> dweight,
+                       Matrix<const T, Exec> residual, Matrix<T, Exec> dx, RowTotal<Acc<T>, Exec> dweight,
                        Workspace<Exec>& workspace) {
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
@@ -73,11 +59,11 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
   const bool bypass = residual.size() > 0;
   auto frame = workspace.frame();
   const Matrix<A, Exec> partial = RowSumScratch<Exec, A>(workspace, x.extent(0), weight.extent(0)).partial;
-  set_chunks_zero<Exec, A>(exec, partial);
   for_rows(
       "rms_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
         A* dw = row_of(partial, chunk);
+        each(lane, d, [&](int j) { dw[j] = A(0); });
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
         for (std::int64_t row = chunk * row_chunk; row < end; ++row) {
           for (int g = 0; g < groups; ++g) {
@@ -155,7 +141,7 @@ template <class Exec, class T>
 void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                          Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> mean,
                          Vector<const Acc<T>, Exec> inv_std, Matrix<const T, Exec> residual, Matrix<T, Exec> dx,
-                         Vector<Acc<T>, Exec> dweight, Vector<Acc<T>, Exec> dbias, Workspace<Exec>& workspace) {
+                         RowTotal<Acc<T>, Exec> dweight, RowTotal<Acc<T>, Exec> dbias, Workspace<Exec>& workspace) {
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(0));
@@ -164,12 +150,11 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   auto frame = workspace.frame();
   const NormScratch<Exec, T> scratch(workspace, x.extent(0), weight.extent(0));
   const Matrix<A, Exec> dw_partial = scratch.weight.partial, db_partial = scratch.bias.partial;
-  set_chunks_zero<Exec, A>(exec, dw_partial);
-  set_chunks_zero<Exec, A>(exec, db_partial);
   for_rows(
       "layer_norm_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         const A* w = weight.data();
         A *dw = row_of(dw_partial, chunk), *db = row_of(db_partial, chunk);
+        each(lane, d, [&](int j) { dw[j] = db[j] = A(0); });
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
         for (std::int64_t row = chunk * row_chunk; row < end; ++row) {
           const T *in = row_of(x, row), *grad = row_of(dy, row);
@@ -200,7 +185,7 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
                                       Vector<Acc<T>, Exec>);                                                           \
   template void rms_norm_backward<Exec, T>(                                                                            \
       const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>, Vector<const Acc<T>, Exec>,                           \
-      Vector<const Acc<T>, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);     \
+      Vector<const Acc<T>, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>, RowTotal<Acc<T>, Exec>, Workspace<Exec>&);   \
   template void add<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>);              \
   template void add_layer_norm<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>,                     \
                                         Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>, double,                \
@@ -208,7 +193,7 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   template void layer_norm_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>,                \
                                              Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>,                   \
                                              Vector<const Acc<T>, Exec>, Matrix<const T, Exec>, Matrix<T, Exec>,       \
-                                             Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Workspace<Exec>&);
+                                             RowTotal<Acc<T>, Exec>, RowTotal<Acc<T>, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_NORM)
 
 }  // namespace sestina

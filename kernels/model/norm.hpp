@@ -19,12 +19,12 @@ void add_rms_norm(const Exec&, Matrix<const T, Exec> x, Matrix<const T, Exec> br
                   double eps, Matrix<T, Exec> sum, Matrix<T, Exec> y, Vector<Acc<T>, Exec> inv_rms);
 
 // Sets dx to the gradient through the norm of dy, plus `residual` when it is not empty (the gradient that bypasses the
-// norm), and adds the own part to dweight, summed over fixed chunks of rows in a fixed order. dx may be dy or residual.
-// Workspace: RowSumScratch.
+// norm), and gives the own part to dweight, summed over fixed chunks of rows in a fixed order. dx may be dy or
+// residual. Without rows dweight stays as it is. Workspace: RowSumScratch.
 template <class Exec, class T>
 void rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                        Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
-                       Matrix<const T, Exec> residual, Matrix<T, Exec> dx, Vector<Acc<T>, Exec> dweight,
+                       Matrix<const T, Exec> residual, Matrix<T, Exec> dx, RowTotal<Acc<T>, Exec> dweight,
                        Workspace<Exec>&);
 
 // RMSNorm without a weight, y = x * inv_rms, over groups of `width` columns (N, G*width). With a branch sum = x +
@@ -52,7 +52,7 @@ template <class Exec, class T>
 void layer_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                          Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> mean,
                          Vector<const Acc<T>, Exec> inv_std, Matrix<const T, Exec> residual, Matrix<T, Exec> dx,
-                         Vector<Acc<T>, Exec> dweight, Vector<Acc<T>, Exec> dbias, Workspace<Exec>&);
+                         RowTotal<Acc<T>, Exec> dweight, RowTotal<Acc<T>, Exec> dbias, Workspace<Exec>&);
 
 // Memory that a backward pass takes at most, for n rows and groups of width d: the sums of two gradients.
 template <class Exec, class T>
@@ -88,6 +88,6 @@ template <class Exec, class T>
 void split_rms_norm_backward(const Exec&, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                              Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
                              Vector<const Acc<T>, Exec> along, std::int64_t width, Acc<T> share, Matrix<T, Exec> dx,
-                             Vector<Acc<T>, Exec> dweight, Workspace<Exec>&);
+                             RowTotal<Acc<T>, Exec> dweight, Workspace<Exec>&);
 
 }  // namespace sestina

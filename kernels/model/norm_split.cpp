@@ -52,7 +52,7 @@ template <class Exec, class T>
 void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Exec> x,
                              Vector<const Acc<T>, Exec> weight, Vector<const Acc<T>, Exec> inv_rms,
                              Vector<const Acc<T>, Exec> along, std::int64_t width, Acc<T> share, Matrix<T, Exec> dx,
-                             Vector<Acc<T>, Exec> dweight, Workspace<Exec>& workspace) {
+                             RowTotal<Acc<T>, Exec> dweight, Workspace<Exec>& workspace) {
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(0));
@@ -90,7 +90,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
   template void split_rms_norm_backward<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>,         \
                                                  Vector<const Acc<T>, Exec>, Vector<const Acc<T>, Exec>,            \
                                                  Vector<const Acc<T>, Exec>, std::int64_t, Acc<T>, Matrix<T, Exec>, \
-                                                 Vector<Acc<T>, Exec>, Workspace<Exec>&);
+                                                 RowTotal<Acc<T>, Exec>, Workspace<Exec>&);
 SESTINA_INSTANTIATE(SESTINA_SPLIT_NORM)
 
 }  // namespace sestina
