@@ -148,7 +148,7 @@ class KernelBench {
     });
     time("RMSNorm: backward", 0, 4 * n * static_cast<double>(D) * element, [&] {
       rms_norm_backward<Exec, T>(exec_, matrix(y, D), matrix(x, D), weight, inverse, matrix(branch, D), matrix(y, D),
-                                 dweight, workspace);
+                                 Vector<Acc<T>, Exec>(dweight), workspace);
     });
     const auto q = buffer<T>(rows_ * Q);
     const auto half = width(config_.head_dim / 2);

@@ -136,8 +136,7 @@ struct RowTotal {
 // Sums the rows of partial (chunks, D), in order, for a total (D); partial is used up. With no chunks there is no sum.
 template <class Exec, class A>
 static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, std::type_identity_t<RowTotal<A, Exec>> total) {
-  constexpr bool by_rows = std::is_same_v<Exec, Host>;  // of memory; a thread of a device has a column to itself
-  constexpr std::int64_t width = by_rows ? 256 : 128;
+  constexpr std::int64_t width = 256;
   const auto chunks = static_cast<std::int64_t>(partial.extent(0)), d = static_cast<std::int64_t>(partial.extent(1));
   if (chunks == 0) return;
   const bool adds = total.adds;
@@ -146,18 +145,13 @@ static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, std::type_iden
       "add_chunks", exec, (d + width - 1) / width, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t block) {
         const std::int64_t begin = block * width;
         const int n = static_cast<int>(d - begin < width ? d - begin : width);
-        A *sum = partial.data() + begin, *out = totals + begin;
-        if constexpr (by_rows)
-          for (std::int64_t c = 1; c < chunks; ++c) {
-            const A* part = partial.data() + c * d + begin;
-            each(lane, n, [&](int j) { sum[j] += part[j]; });
-          }
-        each(lane, n, [&](int j) {
-          A own = sum[j];
-          if constexpr (!by_rows)
-            for (std::int64_t c = 1; c < chunks; ++c) own += partial.data()[c * d + begin + j];
-          out[j] = adds ? out[j] + own : own;
-        });
+        A* sum = partial.data() + begin;
+        for (std::int64_t c = 1; c < chunks; ++c) {
+          const A* part = partial.data() + c * d + begin;
+          each(lane, n, [&](int j) { sum[j] += part[j]; });
+        }
+        A* out = totals + begin;
+        each(lane, n, [&](int j) { out[j] = adds ? out[j] + sum[j] : sum[j]; });
       });
 }
 

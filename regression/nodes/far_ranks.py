@@ -16,10 +16,14 @@ import tempfile
 from hub import Hub
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DECK = ROOT / "inputs/tiny_ranks.toml"
-MODEL = ("model.hidden_size=256", "model.intermediate_size=688", "model.num_hidden_layers=8", "data.sequence_length=64", "run.check=off",
-         "run.audit_every=0", "run.deterministic=false", "checkpoint.every=0", "metrics.eval_every=0", "metrics.every=1",
-         'data.source=[{format="text",path="' + str(ROOT / "regression/data/harbour.txt") + '"}]')
+DECK = f"""
+run = {{name = "far_ranks", check = "off"}}
+model = {{family = "llama", hidden_size = 256, intermediate_size = 688, num_hidden_layers = 8, num_attention_heads = 8, vocab_size = 256}}
+data = {{sequence_length = 64, source = [{{format = "text", path = "{ROOT / "regression/data/harbour.txt"}"}}]}}
+train = {{micro_batch = 1}}
+schedule = {{lr = 1e-3}}
+metrics = {{every = 1}}
+"""
 COLUMNS = ("step_s", "forward_backward_s", "reduce_s", "optimizer_s", "gather_s")
 PARTITIONS = ("replicated", "layerwise", "start-index", "balanced", "optimal", "groups")
 
@@ -27,23 +31,26 @@ PARTITIONS = ("replicated", "layerwise", "start-index", "balanced", "optimal", "
 def cells(name, ranks):
     """Returns the rows of a sweep: label and keys."""
     dp, tp = [f"parallel.dp={ranks}", "parallel.tp=1"], [f"parallel.dp={ranks // 2}", "parallel.tp=2"]
+    muon = "optimizer.kind=muon"
     if name == "partitions":
-        kinds = {"muon": ["optimizer.kind=muon"], "soap": ["optimizer={kind=\"soap\"}", "optimizer.refresh.every=5"],
-                 "shampoo": ["optimizer={kind=\"shampoo\"}", "optimizer.refresh.every=5", "optimizer.max_dim=256"]}
-        rows = [("adamw", [*dp, "optimizer={kind=\"adamw\"}"])]
+        kinds = {"muon": [muon], "soap": ["optimizer.kind=soap", "optimizer.refresh.every=5"],
+                 "shampoo": ["optimizer.kind=shampoo", "optimizer.refresh.every=5", "optimizer.max_dim=256"]}
+        rows = [("adamw", [*dp, "optimizer.kind=adamw"])]
         return rows + [(f"{kind}, {p}", [*dp, *keys, f"parallel.partition={p}"]) for kind, keys in kinds.items() for p in PARTITIONS]
     if name == "alpha":
-        return [(f"alpha {alpha}", [*dp, "parallel.partition=balanced", f"parallel.alpha={alpha}"]) for alpha in (0, 0.25, 0.5, 0.75, 1)] + [
-            (f"cost = {cost}", [*dp, "parallel.partition=balanced", f"parallel.cost={cost}"]) for cost in ("elements", "flops")]
+        return [(f"alpha {alpha}", [*dp, muon, "parallel.partition=balanced", f"parallel.alpha={alpha}"]) for alpha in (0, 0.25, 0.5, 0.75, 1)] + [
+            (f"cost = {cost}", [*dp, muon, "parallel.partition=balanced", f"parallel.cost={cost}"]) for cost in ("elements", "flops")]
     sizes = [("one matrix at a time", 1), ("256 KiB", 1 << 18), ("1 MiB", 1 << 20), ("4 MiB", 1 << 22), ("all at once", 1 << 28)]
-    rows = [(f"home, {label}", [*tp, f"parallel.micro_group_bytes={size}"]) for label, size in sizes]
-    return rows + [(way, [*tp, f"parallel.tp_update={way}"]) for way in ("duplicated", "distributed")]
+    rows = [(f"home, {label}", [*tp, muon, f"parallel.micro_group_bytes={size}"]) for label, size in sizes]
+    return rows + [(way, [*tp, muon, f"parallel.tp_update={way}"]) for way in ("duplicated", "distributed")]
 
 
 def train(hub, folder, asked, keys):
     run = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    words = [str(asked.program.resolve()), "train", "-i", str(DECK), "-d", str(run / "run"), f"run.steps={asked.steps}", *MODEL,
-             f"train.global_batch={len(hub.spaces)}", "train.micro_batch=1", *keys]
+    deck = run / "far_ranks.toml"
+    deck.write_text(DECK)
+    words = [str(asked.program.resolve()), "train", "-i", str(deck), "-d", str(run / "run"), f"run.steps={asked.steps}",
+             f"train.global_batch={len(hub.spaces)}", *keys]
     surroundings = dict(os.environ, OMP_NUM_THREADS="1", OMP_PROC_BIND="false")
     done = subprocess.run([*hub.mpirun(run), *words], cwd=run, capture_output=True, text=True, env=surroundings)
     if done.returncode:
