@@ -109,7 +109,7 @@ class FarNodes(unittest.TestCase):
         got, seconds = done.stdout.split()
         self.assertEqual(int(got), size)
         self.assertGreater(float(seconds), size / rate + 3 * delay)  # the way there, the second connection, its answer
-        self.assertLess(float(seconds), 4 * (size / rate + 4 * delay))  # beside other tests
+        self.assertLess(float(seconds), 4 * (size / rate + 4 * delay))  # other tests run meanwhile
 
 
 if __name__ == "__main__":
