@@ -35,17 +35,18 @@ bool Pager::detach() {
   return true;
 }
 
-void Pager::add(const std::string& name, std::byte* memory, std::size_t bytes, bool seldom) {
+void Pager::add(const std::string& name, std::shared_ptr<std::byte> memory, std::size_t bytes, bool seldom) {
   SESTINA_REQUIRE(!started_, "{} comes too late", name);
   if (bytes == 0) return;
   Block block;
   block.name = name;
-  block.memory = memory;
+  block.memory = memory.get();
+  block.held = std::move(memory);
   block.bytes = bytes;
   block.seldom = seldom;
   block.place = blocks_.size();
+  memory_->add(block.memory);
   blocks_.push_back(std::move(block));
-  memory_->add(memory);
   bytes_ += whole(bytes);
 }
 

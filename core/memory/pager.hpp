@@ -36,8 +36,9 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   Pager& operator=(const Pager&) = delete;
 
   // Adds a block, before open(), in the order in which updates use them. memory: from page_memory(), or
-  // device_addresses() where blocks are those of a device. seldom: there are updates that do not use it.
-  void add(const std::string& name, std::byte* memory, std::size_t bytes, bool seldom = false);
+  // device_addresses() where blocks are those of a device; it stays as long as the pager, whose thread may move a block
+  // when its owner is gone. seldom: there are updates that do not use it.
+  void add(const std::string& name, std::shared_ptr<std::byte> memory, std::size_t bytes, bool seldom = false);
   // Adds a queue of work that uses blocks of a device; called before the first block.
   void watch(void* queue) { memory_->watch(queue); }
   std::size_t whole(std::size_t bytes) const { return memory_->whole(bytes); }  // memory that a block takes
@@ -48,7 +49,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   // by a shared pointer, which its thread shares: a disk that hangs never meets memory that is gone.
   void open();
   // The owners of the blocks are attached before open(). The last one to detach waits for what is moving and ends the
-  // thread. False: it hangs, and the memory of the blocks must stay.
+  // thread. False: it hangs.
   void attach() { ++owners_; }
   bool detach();
 
@@ -107,6 +108,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   struct Block {
     std::string name;
     std::byte* memory = nullptr;
+    std::shared_ptr<std::byte> held;  // the memory
     std::size_t bytes = 0;
     BlockTier tier;
     bool has_memory = false;               // at its addresses

@@ -84,8 +84,7 @@ class StreamSet : public MatrixSet<Exec> {
     workers_.reset();
     if (!pager_) return;
     for (Stream<Space>& stream : streams_) stream.exec.fence("optimizer");
-    if (pager_->detach()) return;
-    for (auto& optimizer : optimizers_) static_cast<void>(optimizer.release());  // a disk that hangs may still read it
+    pager_->detach();
   }
   StreamSet(const StreamSet&) = delete;
   StreamSet& operator=(const StreamSet&) = delete;
@@ -169,7 +168,7 @@ class StreamSet : public MatrixSet<Exec> {
       std::size_t in_update = 0, in_refresh = 0;
       for (Page& page : optimizer->state().pages()) {
         page.pager = pager;
-        pager->add(page.name, page.memory.get(), page.bytes, !page.in_updates());
+        pager->add(page.name, page.memory, page.bytes, !page.in_updates());
         (page.in_updates() ? in_update : in_refresh) += pager->whole(page.bytes);
       }
       update = std::max(update, in_update);

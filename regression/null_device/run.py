@@ -48,7 +48,7 @@ OPTIONS = {  # next to the modes, once each
     "tiny_soap_tiers": [["optimizer.refresh.tier=host"], ["optimizer.refresh.tier=nvme", "optimizer.refresh.visibility=eager"],
                         ["optimizer.kind=shampoo", "optimizer.refresh.tier=host"], ["optimizer.kind=galore", "optimizer.refresh.tier=nvme"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.tier=host", "optimizer.refresh.device_bytes=100000000"]],
-    "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"]],
+    "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"], ["optimizer.state_tier=host"]],
     "tiny_basis_rotation": [["optimizer.momentum_basis=rotated"]],
     "tiny_muon": [["optimizer.per_head=true"], ["optimizer.qk_clip=1"]],
     "tiny_galore": [["optimizer.state_bits=8", "optimizer.projector_bits=4"],

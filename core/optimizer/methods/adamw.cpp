@@ -154,8 +154,7 @@ template <class Exec, class T>
 AdamW<Exec, T>::~AdamW() {
   if (!pager_) return;
   Kokkos::fence("optimizer");
-  if (pager_->detach()) return;
-  static_cast<void>(std::make_unique<std::vector<Run>>(std::move(runs_)).release());  // a disk that hangs may read it
+  pager_->detach();
 }
 
 template <class Exec, class T>
@@ -165,7 +164,7 @@ void AdamW<Exec, T>::page_to(const std::shared_ptr<Pager>& pager) {
     std::size_t bytes = 0;
     for (Page& page : run.pages) {
       page.pager = pager;
-      pager->add(page.name, page.memory.get(), page.bytes);
+      pager->add(page.name, page.memory, page.bytes);
       bytes += pager->whole(page.bytes);
     }
     piece = std::max(piece, bytes);

@@ -70,8 +70,8 @@ std::function<void()> rms_norm_case() {
   return [=] {
     const auto rows = [](const Values& values) { return as_rows(values, case_width); };
     add_rms_norm<Host, float>(exec, rows(x), rows(branch), weight, 1e-5, rows(sum), rows(y), inverse);
-    rms_norm_backward<Host, float>(exec, rows(y), rows(sum), weight, inverse, rows(branch), rows(dx), dweight,
-                                   *workspace);
+    rms_norm_backward<Host, float>(exec, rows(y), rows(sum), weight, inverse, rows(branch), rows(dx),
+                                   Vector<float, Host>(dweight), *workspace);
   };
 }
 

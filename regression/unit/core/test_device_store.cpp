@@ -26,7 +26,7 @@ struct DeviceRig {
     for (std::size_t i = 0; i < count; ++i) {
       const bool host = where == Where::host || (where == Where::both && i % 2 == 0);
       blocks.push_back(ToyDevice::addresses(block_bytes));
-      pager->add((host ? "host " : "file ") + std::to_string(i), blocks.back().get(), block_bytes);
+      pager->add((host ? "host " : "file ") + std::to_string(i), blocks.back(), block_bytes);
     }
     values.resize(count);
     pager->need(3 * device_page, 0);

@@ -21,7 +21,7 @@ struct PagerRig {
       : bytes(bytes), pager(std::make_shared<Pager>(store, options)) {
     for (std::size_t i = 0; i < count; ++i) {
       blocks.push_back(page_memory(bytes));
-      pager->add("block " + std::to_string(i), blocks.back().get(), bytes);
+      pager->add("block " + std::to_string(i), blocks.back(), bytes);
     }
     pager->need(updates == 0 ? 3 * whole_pages(bytes) : updates, 0);
     pager->attach();
@@ -111,7 +111,7 @@ TEST(Pager, PagesOfSmallBlocksMoveOn) {
   std::vector<std::shared_ptr<std::byte>> blocks;
   for (std::size_t i = 0; i < count; ++i) {
     blocks.push_back(page_memory(sizes[i % 3]));
-    pager->add("block " + std::to_string(i), blocks.back().get(), sizes[i % 3]);
+    pager->add("block " + std::to_string(i), blocks.back(), sizes[i % 3]);
   }
   pager->need(most, 0);
   pager->attach();
@@ -402,7 +402,7 @@ TEST(Pager, ADiskThatHangsIsNotWaitedForForever) {
   const auto memory = page_memory(4096);
   const auto store = std::make_shared<MemoryStore>();
   const auto pager = std::make_shared<Pager>(store, Pager::Options{.most = 0, .timeout = 0.3});
-  pager->add("the block", memory.get(), 4096);
+  pager->add("the block", memory, 4096);
   pager->attach();
   store->before = [gate, memory] {  // which stays as long as the disk may still move it
     std::unique_lock lock(gate->mutex);

@@ -44,7 +44,7 @@ struct Away {
     std::size_t all = 0;
     for (Page& page : state.pages()) {
       page.pager = pager;
-      pager->add(page.name, page.memory.get(), page.bytes);
+      pager->add(page.name, page.memory, page.bytes);
       all += pager->whole(page.bytes);
     }
     pager->need(all, 0);

@@ -372,5 +372,26 @@ TEST(StateTiers, WhatFitsTheBudgetDoesNotMove) {
   EXPECT_EQ(moments.store->moved.bytes_read + moments.store->moved.bytes_written, 0u);
 }
 
+// Matrices and vectors own blocks of one pager. Those of the one that goes first are there as long as the other's are
+// moved: the pager may still write them, and gives back what lies behind their addresses at the end.
+TEST(StateTiers, MemoryStaysUntilTheLastOwnerHasGone) {
+  bool gone = false;
+  auto pager = std::make_shared<Pager>(std::make_shared<MemoryStore>(), Pager::Options{});
+  const auto page = page_memory(4096), second = page_memory(4096);
+  pager->add("of the first", {page.get(), [page, &gone](std::byte*) { gone = true; }}, 4096);
+  pager->add("of the second", second, 4096);
+  pager->attach();
+  pager->attach();
+  pager->open();
+  { const Pin pin(pager.get(), page.get()); }
+  EXPECT_TRUE(pager->detach());
+  EXPECT_FALSE(gone);
+  { const Pin pin(pager.get(), second.get()); }
+  EXPECT_TRUE(pager->detach());
+  EXPECT_FALSE(gone);
+  pager.reset();
+  EXPECT_TRUE(gone);
+}
+
 }  // namespace
 }  // namespace sestina::reference

@@ -125,7 +125,7 @@ TEST(BlockFile, WhatAGuardWritesIsThereAfterTheBlockWasInTheFileAlone) {
   const std::shared_ptr<std::byte> memory = page_memory(n);
   const auto file = std::make_shared<BlockFile>(BlockFile::Options{.path = folder / "blocks"});
   const auto pager = std::make_shared<Pager>(file, Pager::Options{});
-  pager->add("block", memory.get(), n);
+  pager->add("block", memory, n);
   pager->need(pager->whole(n), 0);
   pager->attach();
   pager->open();

@@ -38,7 +38,7 @@ struct Large {
     std::size_t all = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       blocks.push_back(page_memory(bytes(i)));
-      pager->add("block " + std::to_string(i), blocks[i].get(), bytes(i));
+      pager->add("block " + std::to_string(i), blocks[i], bytes(i));
       all += pager->whole(bytes(i));
     }
     pager->need(all / 4, 0);
@@ -169,7 +169,7 @@ TEST(StreamedSaves, AFieldOfSeveralBlocksGoesBlockByBlock) {
   const std::shared_ptr<std::byte> memory = page_memory(bytes);
   const auto pager = std::make_shared<Pager>(memory_store(), Pager::Options{});
   for (std::size_t begin = 0; begin < bytes; begin += field_piece_bytes)
-    pager->add("/optimizer/w/momentum", memory.get() + begin, std::min(field_piece_bytes, bytes - begin));
+    pager->add("/optimizer/w/momentum", {memory, memory.get() + begin}, std::min(field_piece_bytes, bytes - begin));
   pager->need(field_piece_bytes, 0);
   pager->attach();
   pager->open();
