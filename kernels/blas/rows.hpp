@@ -24,6 +24,17 @@ KOKKOS_FORCEINLINE_FUNCTION void each(const Member& team, int n, const Body& bod
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, n), body);
 }
 
+// Calls body(g, j) for g in [0, groups) and j in [0, n), under the same condition: of groups that are shorter than a
+// team several at a time.
+template <class Body>
+KOKKOS_FORCEINLINE_FUNCTION void each_of_groups(const HostLane& lane, int groups, int n, const Body& body) {
+  for (int g = 0; g < groups; ++g) each(lane, n, [&](int j) { body(g, j); });
+}
+template <class Member, class Body>
+KOKKOS_FORCEINLINE_FUNCTION void each_of_groups(const Member& team, int groups, int n, const Body& body) {
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, groups * n), [&](int at) { body(at / n, at % n); });
+}
+
 // Returns the sum of term(j) over [0, n) to the whole lane. It is also a barrier of the lane.
 template <class A, class Term>
 KOKKOS_FORCEINLINE_FUNCTION A sum_over(const HostLane&, int n, const Term& term) {

@@ -15,14 +15,13 @@ void rope(const Exec& exec, Matrix<const float, Exec> cosine, Matrix<const float
   for_rows(
       "rope", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const float *c = row_of(cosine, row % sequence), *s = row_of(sine, row % sequence);
-        for (int head = 0; head < heads; ++head) {
-          T *low = row_of(x, row) + head * 2 * half, *high = low + half;
-          each(lane, half, [&](int i) {
-            const A turn = sign * A(s[i]), a = A(low[i]), b = A(high[i]);
-            low[i] = T(a * A(c[i]) - b * turn);
-            high[i] = T(b * A(c[i]) + a * turn);
-          });
-        }
+        T* const turned = row_of(x, row);
+        each_of_groups(lane, heads, half, [&](int head, int i) {
+          T *low = turned + head * 2 * half, *high = low + half;
+          const A turn = sign * A(s[i]), a = A(low[i]), b = A(high[i]);
+          low[i] = T(a * A(c[i]) - b * turn);
+          high[i] = T(b * A(c[i]) + a * turn);
+        });
       });
 }
 

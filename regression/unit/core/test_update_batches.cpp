@@ -33,7 +33,8 @@ template <class Space>
 struct BatchRig {
   BatchRig(const MatrixOptions& options, const std::vector<BatchShape>& shapes, bool in_bf16) : options(options) {
     std::size_t alone = 0, together = 0;
-    for (const auto [rows, cols] : shapes) {
+    for (const BatchShape& shape : shapes) {
+      const std::size_t rows = shape.rows, cols = shape.cols;
       const auto i = static_cast<unsigned>(gradients.size());
       const std::string name = "w" + std::to_string(i);
       optimizers.push_back(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0}));
