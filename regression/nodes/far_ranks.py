@@ -6,11 +6,8 @@ cuts, what fused exchanges of tensor-parallel ranks save; one table for each, in
 Standard library alone (Python 3.11), for root. A row is the median update of its rounds, the first three of each left out."""
 
 import argparse
-import json
-import os
 import pathlib
 import statistics
-import subprocess
 import tempfile
 
 from hub import Hub
@@ -20,7 +17,6 @@ DECK = f"""
 run = {{name = "far_ranks", check = "off"}}
 model = {{family = "llama", hidden_size = 256, intermediate_size = 688, num_hidden_layers = 8, num_attention_heads = 8, vocab_size = 256}}
 data = {{sequence_length = 64, source = [{{format = "text", path = "{ROOT / "regression/data/harbour.txt"}"}}]}}
-train = {{micro_batch = 1}}
 schedule = {{lr = 1e-3}}
 metrics = {{every = 1}}
 """
@@ -45,20 +41,6 @@ def cells(name, ranks):
     return rows + [(way, [*tp, muon, f"parallel.tp_update={way}"]) for way in ("duplicated", "distributed")]
 
 
-def train(hub, folder, asked, keys):
-    run = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    deck = run / "far_ranks.toml"
-    deck.write_text(DECK)
-    words = [str(asked.program.resolve()), "train", "-i", str(deck), "-d", str(run / "run"), f"run.steps={asked.steps}",
-             f"train.global_batch={len(hub.spaces)}", *keys]
-    surroundings = dict(os.environ, OMP_NUM_THREADS="1", OMP_PROC_BIND="false")
-    done = subprocess.run([*hub.mpirun(run), *words], cwd=run, capture_output=True, text=True, env=surroundings)
-    if done.returncode:
-        raise SystemExit(f"{keys}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    lines = [line for line in map(json.loads, (run / "run/metrics.jsonl").read_text().splitlines()) if line["kind"] == "train"]
-    return lines[3:]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path, required=True)
@@ -73,12 +55,14 @@ def main():
     hub = Hub(asked.ranks, asked.delay_ms / 1e3, asked.rate_gbit * 1e9 / 8)
     try:
         with tempfile.TemporaryDirectory() as folder:
+            deck = pathlib.Path(folder) / "far_ranks.toml"
+            deck.write_text(DECK)
             for name in asked.only:
                 rows = [row for row in cells(name, asked.ranks) if not asked.rows or asked.rows in row[0]]
                 lines = {label: [] for label, _ in rows}
                 for _ in range(asked.rounds):
                     for label, keys in rows:
-                        lines[label] += train(hub, folder, asked, keys)
+                        lines[label] += hub.train(folder, asked.program, deck, [f"run.steps={asked.steps}", *keys])[3:]
                 print(f"\n{name}: {asked.ranks} ranks, {asked.rate_gbit:g} Gbit/s, {asked.delay_ms:g} ms\n")
                 print("| | " + " | ".join(column.removesuffix("_s").replace("_", ", ") + ", ms" for column in COLUMNS) + " | loss |")
                 print("|---" * (len(COLUMNS) + 2) + "|")

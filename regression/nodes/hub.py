@@ -5,10 +5,13 @@ import ctypes
 import fcntl
 import heapq
 import itertools
+import json
 import os
 import pathlib
 import selectors
 import struct
+import subprocess
+import tempfile
 import threading
 import time
 
@@ -98,6 +101,17 @@ class Hub:
         return [*self.inside(0), "mpirun", "--allow-run-as-root", "-n", str(len(self.spaces)), "--host", hosts, "--map-by", "slot", "--mca", "plm", "rsh",
                 "--mca", "plm_rsh_agent", str(agent), "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", network,
                 "--mca", "oob_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1"]
+
+    def train(self, folder, program, deck, keys):
+        """Trains a deck with a rank on each node; returns the lines of its updates. One sequence a rank unless keys say otherwise."""
+        run = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        words = [str(pathlib.Path(program).resolve()), "train", "-i", str(deck), "-d", str(run / "run"), f"train.global_batch={len(self.spaces)}",
+                 "train.micro_batch=1", *keys]
+        surroundings = dict(os.environ, OMP_NUM_THREADS="1", OMP_PROC_BIND="false")
+        done = subprocess.run([*self.mpirun(run), *words], cwd=run, capture_output=True, text=True, env=surroundings)
+        if done.returncode:
+            raise SystemExit(f"{program} {' '.join(keys)}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        return [line for line in map(json.loads, (run / "run/metrics.jsonl").read_text().splitlines()) if line["kind"] == "train"]
 
     def remove(self):
         self.over = True

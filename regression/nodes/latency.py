@@ -6,11 +6,8 @@ Standard library alone (Python 3.11), for root; prints the median step time of e
 
 import argparse
 import collections
-import json
-import os
 import pathlib
 import statistics
-import subprocess
 import tempfile
 
 from hub import Hub
@@ -19,14 +16,7 @@ DECK = pathlib.Path(__file__).resolve().parents[2] / "inputs/tiny_ranks.toml"
 
 
 def step_times(hub, folder, program, keys, steps):
-    run = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    words = [str(pathlib.Path(program).resolve()), "train", "-i", str(DECK), "-d", str(run / "run"), f"run.steps={steps}",
-             f"parallel.dp={len(hub.spaces)}", "parallel.tp=1", "checkpoint.every=0", f"train.global_batch={len(hub.spaces)}", "train.micro_batch=1", *keys]
-    surroundings = dict(os.environ, OMP_NUM_THREADS="1", OMP_PROC_BIND="false")
-    done = subprocess.run([*hub.mpirun(run), *words], cwd=run, capture_output=True, text=True, env=surroundings)
-    if done.returncode:
-        raise SystemExit(f"{program}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    lines = [line for line in map(json.loads, (run / "run/metrics.jsonl").read_text().splitlines()) if "step_s" in line]
+    lines = hub.train(folder, program, DECK, [f"run.steps={steps}", f"parallel.dp={len(hub.spaces)}", "parallel.tp=1", "checkpoint.every=0", *keys])
     return [line["step_s"] for line in lines][steps // 4:], lines[-1]["loss"]
 
 
