@@ -1,7 +1,7 @@
 #include "kernels/optimizer/adamw.hpp"
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/sums.hpp"
+#include "kernels/blas/table_passes.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 
 namespace sestina {
@@ -86,37 +86,16 @@ void run(const Exec& exec, const AdamWStep& step, const Vector<const Acc<T>, Exe
       });
 }
 
-// On a device a team takes a piece, whose run it looks up once.
 template <class Form, class Exec, class T>
 void run(const Exec& exec, const AdamWStep& step, const Vector<const AdamWRun<T>, Exec>& runs, std::size_t pieces) {
   const Factors<Acc<T>> f(step);
-  constexpr std::size_t length = adamw_piece;
   double* const nonfinite = step.nonfinite;
-  const AdamWRun<T>* const table = runs.data();
-  const std::size_t entries = runs.extent(0);
-  const auto update = KOKKOS_LAMBDA(const AdamWRun<T>& of, std::size_t at, std::size_t count) {
-    advance_range<Form, T>(f, count, of.gradient + at, of.master + at, of.m + at, of.v + at,
-                           of.weight != nullptr ? of.weight + at : nullptr);
-    flag_nonfinite(count, of.master + at, nonfinite);
-  };
-  if constexpr (is_host<Exec>) {
-    Kokkos::parallel_for("adamw", Kokkos::RangePolicy<Exec>(exec, 0, pieces), [=](std::size_t piece) {
-      const AdamWRun<T>& of = entry_with(table, entries, piece);
-      const std::size_t at = (piece - of.first) * length;
-      update(of, at, Kokkos::min(length, of.elements - at));
-    });
-  } else {
-    using Teams = Kokkos::TeamPolicy<Exec>;
-    Kokkos::parallel_for(
-        "adamw", Teams(exec, static_cast<int>(pieces), sum_team<Exec>),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-          const auto piece = static_cast<std::size_t>(team.league_rank());
-          const AdamWRun<T>& of = entry_with(table, entries, piece);
-          const std::size_t at = (piece - of.first) * length;
-          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - at)),
-                               [&](std::size_t i) { update(of, at + i, 1); });
-        });
-  }
+  for_pieces<adamw_piece, Exec, AdamWRun<T>>(
+      "adamw", exec, runs, pieces, KOKKOS_LAMBDA(const AdamWRun<T>& of, std::size_t at, std::size_t count) {
+        advance_range<Form, T>(f, count, of.gradient + at, of.master + at, of.m + at, of.v + at,
+                               of.weight != nullptr ? of.weight + at : nullptr);
+        flag_nonfinite(count, of.master + at, nonfinite);
+      });
 }
 
 template <class Form, class Exec, class T>

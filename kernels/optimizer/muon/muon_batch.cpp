@@ -3,40 +3,13 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/blas/table_passes.hpp"
 
 namespace sestina {
 namespace {
 
-// Threads of a device take a piece of so many elements, and look up once what it is of.
+// Elements of a piece: as a chunk of sums, by which matrices number theirs.
 constexpr std::size_t batch_piece = reduce_chunk;
-
-// Calls body(entry, at, count) for elements at, ..., at + count of the entries of a table, each of which is cut into
-// pieces: on the host a piece at once, on a device by single elements.
-template <class Space, class Entry, class Body>
-void for_entries(const char* label, const Space& exec, Vector<const Entry, Space> table, std::size_t pieces,
-                 const Body& body) {
-  constexpr std::size_t length = batch_piece;
-  const Entry* const entries = table.data();
-  const std::size_t count = table.extent(0);
-  if constexpr (is_host<Space>) {
-    Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, pieces), [=](std::size_t piece) {
-      const Entry& of = entry_with(entries, count, piece);
-      const std::size_t at = (piece - of.first) * length;
-      body(of, at, std::min(length, of.elements - at));
-    });
-  } else {
-    using Teams = Kokkos::TeamPolicy<Space>;
-    Kokkos::parallel_for(
-        label, Teams(exec, static_cast<int>(pieces), sum_team<Space>),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-          const auto piece = static_cast<std::size_t>(team.league_rank());
-          const Entry& of = entry_with(entries, count, piece);
-          const std::size_t at = (piece - of.first) * length;
-          Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - at)),
-                               [&](std::size_t i) { body(of, at + i, 1); });
-        });
-  }
-}
 
 // Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.
 KOKKOS_INLINE_FUNCTION std::size_t wide_place(const BatchedMatrix& of, std::size_t e) {
@@ -121,7 +94,7 @@ void normalize_batch(const Space& exec, const MomentumStep& step, const MuonBatc
                      Vector<const float, Space> inverse, Vector<T, Space> x) {
   const float p = step.p, q = step.q;
   T* const wide = x.data();
-  for_entries<Space, BatchedMatrix>(
+  for_pieces<batch_piece, Space, BatchedMatrix>(
       "ns_normalize", exec, batch.table, batch.sizes.chunks,
       KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
         for (std::size_t e = at; e < at + count; ++e)
@@ -137,7 +110,7 @@ void form_polynomials(const Space& exec, const NewtonSchulzStep& step, const Muo
   const float a = static_cast<float>(step.a), b = static_cast<float>(step.b);
   const T* const from = grams.data();
   T* const to = polynomials.data();
-  for_entries<Space, BatchedPolynomial>(
+  for_pieces<batch_piece, Space, BatchedPolynomial>(
       "ns_polynomial", exec, batch.polynomials, batch.polynomial_pieces,
       KOKKOS_LAMBDA(const BatchedPolynomial& of, std::size_t at, std::size_t count) {
         for (std::size_t e = at; e < at + count; ++e) {
@@ -227,7 +200,7 @@ void move_batch(const Space& exec, const WeightMove& move, const MuonBatch<Space
   double* const nonfinite = move.nonfinite;
   const T* const wide = directions.data();
   if (batch.matrices.empty()) return;
-  for_entries<Space, BatchedMatrix>(
+  for_pieces<batch_piece, Space, BatchedMatrix>(
       "muon_move", exec, batch.table, batch.sizes.chunks,
       KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
         const double rate = lr * of.lr;
