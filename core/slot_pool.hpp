@@ -7,6 +7,7 @@
 #include "core/model/activations.hpp"
 #include "core/stage_values.hpp"
 #include "kernels/blas/host_values.hpp"
+#include "kernels/model/loss.hpp"
 
 namespace sestina {
 
@@ -16,9 +17,10 @@ class TokenSlot {
   // copies: number of host buffers that take turns, as a device may still be reading from the last ones.
   TokenSlot(int batch, int sequence, int copies)
       : length_(static_cast<std::size_t>(sequence)),
-        rows_("sestina::batch", 3, static_cast<std::size_t>(batch) * length_) {
+        rows_("sestina::batch", 4, static_cast<std::size_t>(batch) * length_),
+        scratch_(rows_.extent(1)) {
     if constexpr (!is_host<Exec>)
-      for (int i = 0; i < std::max(copies, 1); ++i) host_.emplace_back("sestina::host_batch", 3, rows_.extent(1));
+      for (int i = 0; i < std::max(copies, 1); ++i) host_.emplace_back("sestina::host_batch", 4, rows_.extent(1));
   }
 
   void load(const Exec& exec, const BatchView& batch) {
@@ -35,11 +37,12 @@ class TokenSlot {
     }
     masked_ = batch.first_key != nullptr;
     if (masked_) std::copy_n(batch.first_key, n, to + 2 * n);
+    sort_rows({to, n}, {to + 3 * n, n}, scratch_);
     if constexpr (!is_host<Exec>) Kokkos::deep_copy(exec, rows_, host_[turn_]);
   }
 
+  TokenRows<Exec> inputs() const { return {row(0), row(3)}; }
   // Return (N) each; first_key is empty where none was given.
-  Vector<const std::int32_t, Exec> inputs() const { return row(0); }
   Vector<const std::int32_t, Exec> targets() const { return row(1); }
   Vector<const std::int32_t, Exec> first_key() const { return masked_ ? row(2) : Vector<const std::int32_t, Exec>(); }
 
@@ -49,11 +52,12 @@ class TokenSlot {
     return Vector<const std::int32_t, Exec>(rows_.data() + i * rows_.extent(1), rows_.extent(1));
   }
   template <class Space>
-  using Rows = Kokkos::View<std::int32_t**, Kokkos::LayoutRight, Space>;  // inputs, targets, first keys; (3, N)
+  using Rows = Kokkos::View<std::int32_t**, Kokkos::LayoutRight, Space>;  // inputs, targets, first keys, order; (4, N)
 
   std::size_t length_;
   Rows<typename Exec::memory_space> rows_;
   std::vector<Rows<HostSide<Exec>>> host_;
+  std::vector<std::int32_t> scratch_;  // (N) of the sort
   std::size_t turn_ = 0;
   bool masked_ = false;
 };

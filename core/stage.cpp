@@ -128,9 +128,8 @@ void Stage<Exec, T>::watch(Activations<Exec, T>& slot, std::int64_t minibatch) c
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::forward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
-                             Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
-                             BlockHooks& hooks) {
+void Stage<Exec, T>::forward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, const TokenRows<Exec>& tokens,
+                             Vector<const std::int32_t, Exec> first_key, BlockHooks& hooks) {
   model_.forward(weights, slot, tokens, first_key, hooks);
 }
 

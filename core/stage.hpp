@@ -44,7 +44,7 @@ class Stage {
   }
   // Runs from the slot's input (the first stage: tokens) to its output. first_key: empty, or as
   // kernels/model/attention.hpp.
-  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
+  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenRows<Exec>& tokens,
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
   // Runs from slot.gradient (the last stage: from targets) to the gradient of its input in the same place. Gradients of
   // gradient_scale times the sum of token losses are added to those of the micro-batches of the step before: in order,

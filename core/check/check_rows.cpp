@@ -189,12 +189,16 @@ void check_embedding(const CheckContext<Exec>& context) {
   checker.check({"embedding: forward", shape, 0, 2 * bytes}, {expected("y", y, 0, std::move(ys))}, [&] {
     embed<Exec, T>(checker.exec(), token.vector(), table.matrix(), {}, context.sequence, y.matrix());
   });
-  Workspace<Exec> workspace(bytes_of<EmbedScratch<Exec>, Exec>(N, V));
+  std::vector<std::int32_t> all(N), sorted(N), scratch(N);
+  for (std::size_t i = 0; i < N; ++i) all[i] = static_cast<std::int32_t>(row_of(i));
+  sort_rows(all, sorted, scratch);
+  CheckField<Exec, std::int32_t> order(1, N);
+  order.fill([&](std::size_t i) { return sorted[i]; });
   const double terms = 8 * std::sqrt(static_cast<double>(N)) * spacing<A>;
   checker.check({"embedding: backward", shape, 0, bytes + 2.0 * static_cast<double>(N * D) * sizeof(A)},
                 {expected("dtable", dtable, terms, std::move(gradients), std::move(places))}, [&] {
-                  embed_backward<Exec, T>(checker.exec(), token.vector(), dy.matrix(), context.sequence,
-                                          dtable.matrix(), {}, workspace);
+                  embed_backward<Exec, T>(checker.exec(), {token.vector(), order.vector()}, dy.matrix(),
+                                          context.sequence, dtable.matrix(), {});
                 });
 }
 

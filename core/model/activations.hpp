@@ -9,6 +9,7 @@
 #include "core/model/seams.hpp"
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/workspace.hpp"
+#include "kernels/model/loss.hpp"
 
 namespace sestina {
 
@@ -58,7 +59,8 @@ class Activations {
   NormStatistics<Exec, T> norm;
   Vector<Acc<T>, Exec> token_loss;  // (N); last stage
   Matrix<T, Exec> gradient;         // (n, D) of output before a backward pass, of the stage's input after it
-  Vector<const std::int32_t, Exec> tokens, first_key;  // as given to the forward pass; not owned
+  TokenRows<Exec> tokens;           // as given to the forward pass, not owned; so is the next
+  Vector<const std::int32_t, Exec> first_key;
   double gradient_scale = 0;  // of a backward pass that begins with `gradient`: factor of the losses of routers
 
   // Sets the stage's input to (n, D) elsewhere.

@@ -132,7 +132,7 @@ void PassProbe<Exec, T>::begin(const Activations<Exec, T>& slot, std::optional<i
 // where sequence parallelism splits them.
 template <class Exec, class T>
 std::int64_t PassProbe<Exec, T>::first_row(std::int64_t rows) const {
-  const auto all = static_cast<std::int64_t>(slot_->tokens.size());
+  const auto all = static_cast<std::int64_t>(slot_->tokens.token.size());
   return rows == all ? 0 : first_row_of(all, part_.tp, part_.tp_rank);
 }
 
@@ -144,7 +144,7 @@ int PassProbe<Exec, T>::sequence_of(std::int64_t row, std::int64_t rows) const {
 template <class Exec, class T>
 template <class Value>
 void PassProbe<Exec, T>::keep_digest(PassDigest digest, const Matrix<const Value, Exec>& m) {
-  const auto all = static_cast<std::int64_t>(slot_->tokens.size()), rows = static_cast<std::int64_t>(m.extent(0));
+  const auto all = static_cast<std::int64_t>(slot_->tokens.token.size()), rows = static_cast<std::int64_t>(m.extent(0));
   const auto sequences = static_cast<std::size_t>(all / sequence_length_);
   if (sums_.size() != sequences) sums_ = decltype(sums_)("sestina::digests", sequences);
   const std::int64_t first = first_row(rows);

@@ -28,7 +28,6 @@ void declare_kernels(Workspace<Host>& workspace, const ModelPart& part, int micr
     declare<RowSumScratch<Host, Acc<T>>>(workspace,
                                          static_cast<std::size_t>(logit_rows(part, micro_batch * sequence, sizeof(T))),
                                          static_cast<std::size_t>(c.vocab_size));
-  declare<EmbedScratch<Host>>(workspace, n, static_cast<std::size_t>(c.vocab_size));
   declare<SumScratch<Host>>(workspace, n);
   if (c.has_experts()) declare<TokenSortScratch<Host>>(workspace, static_cast<std::int64_t>(n), c.num_experts);
 }

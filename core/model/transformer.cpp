@@ -161,9 +161,8 @@ Activations<Exec, T> Transformer<Exec, T>::make_slot() const {
 }
 
 template <class Exec, class T>
-void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot,
-                                   Vector<const std::int32_t, Exec> tokens, Vector<const std::int32_t, Exec> first_key,
-                                   BlockHooks& hooks) {
+void Transformer<Exec, T>::forward(const Weights<Exec, T>& w, Activations<Exec, T>& slot, const TokenRows<Exec>& tokens,
+                                   Vector<const std::int32_t, Exec> first_key, BlockHooks& hooks) {
   auto frame = workspace_.frame();
   const Matrix<T, Exec> branch = take_own_rows<T>(context_);
   slot.tokens = tokens;
@@ -270,7 +269,7 @@ void Transformer<Exec, T>::embedding_forward(const Weights<Exec, T>& w, Activati
   const auto position = part().tp_rank == 0 ? w.position : Matrix<const T, Exec>();
   const bool normed = config().embedding_norm;
   sum_rows<T>(context_, normed ? slot.embedded : slot.layers[0].x, [&](const Matrix<T, Exec>& rows) {
-    embed<Exec, T>(context_.exec, slot.tokens, w.embedding, position, context_.sequence, rows,
+    embed<Exec, T>(context_.exec, slot.tokens.token, w.embedding, position, context_.sequence, rows,
                    static_cast<std::int32_t>(part().vocabulary_begin));
   });
   if (normed)
@@ -288,7 +287,7 @@ void Transformer<Exec, T>::embedding_backward(const Weights<Exec, T>& w, Activat
   start_sum(context_.exec, g.position, accumulate);
   auto frame = workspace_.frame();
   embed_backward<Exec, T>(context_.exec, slot.tokens, whole_rows<T>(context_, slot.gradient), context_.sequence,
-                          g.embedding, g.position, workspace_, static_cast<std::int32_t>(part().vocabulary_begin));
+                          g.embedding, g.position, static_cast<std::int32_t>(part().vocabulary_begin));
 }
 
 template <class Exec, class T>

@@ -62,10 +62,10 @@ class Transformer {
   Workspace<Exec>& workspace() { return workspace_; }
   Gemm<Exec>& gemm() { return gemm_; }
 
-  // tokens (N), first_key (N) or empty, the same on all ranks: both must stay until the slot's backward pass. The first
+  // tokens, first_key (N) or empty, the same on all ranks: all must stay until the slot's backward pass. The first
   // stage embeds tokens, later ones start from slot.layers[0].x; the last leaves the normalised output in slot.h, all
   // leave the stream in slot.output.
-  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> tokens,
+  void forward(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenRows<Exec>& tokens,
                Vector<const std::int32_t, Exec> first_key, BlockHooks&);
 
   // Computes slot.token_loss (N) from targets (N) on the last stage, after forward; a target below 0 does not count.

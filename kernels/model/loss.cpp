@@ -1,5 +1,9 @@
 #include "kernels/model/loss.hpp"
 
+#include <algorithm>
+#include <array>
+#include <numeric>
+
 #include "kernels/blas/math.hpp"
 #include "kernels/blas/rows.hpp"
 #include "kernels/model/soft_cap.hpp"
@@ -93,102 +97,59 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
       });
 }
 
-namespace {
-
-// Sorts rows by token, and those of one token in row order: token first + t owns rows order(start(t)) ... order(start(t
-// + 1) - 1); other tokens are left out. A counting sort on one thread: n + V steps are little compared with the n * D
-// sums that follow.
-void sort_rows(Vector<const std::int32_t, Host> token, std::int32_t first, Vector<std::int32_t, Host> start,
-               Vector<std::int32_t, Host> order) {
-  const auto n = static_cast<std::int32_t>(token.extent(0)), slots = static_cast<std::int32_t>(start.extent(0));
-  const auto counts = [&](std::int32_t t) { return 0 <= t && t < slots - 2; };
-  for (std::int32_t t = 0; t < slots; ++t) start(t) = 0;
-  for (std::int32_t row = 0; row < n; ++row)
-    if (const std::int32_t t = token(row) - first; counts(t)) ++start(t + 2);  // the counts lie two slots further on
-  for (std::int32_t t = 2; t < slots; ++t) start(t) += start(t - 1);
-  for (std::int32_t row = 0; row < n; ++row)
-    if (const std::int32_t t = token(row) - first; counts(t)) order(start(t + 1)++) = row;  // start(t + 1): end of t
+// A radix sort of digits of 11 bits, on one thread: some ten steps a row are little compared with the sums of D.
+void sort_rows(std::span<const std::int32_t> token, std::span<std::int32_t> order, std::span<std::int32_t> scratch) {
+  constexpr int bits = 11;
+  std::iota(order.begin(), order.end(), 0);
+  const std::int32_t largest = token.empty() ? 0 : *std::max_element(token.begin(), token.end());
+  for (int shift = 0; (largest >> shift) > 0; shift += bits) {
+    const auto digit = [&](std::int32_t row) {
+      return static_cast<std::size_t>(token[static_cast<std::size_t>(row)] >> shift) & ((1U << bits) - 1);
+    };
+    std::array<std::int32_t, (1U << bits) + 1> next{};  // places of the digits
+    for (const std::int32_t row : order) ++next[digit(row) + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    for (const std::int32_t row : order) scratch[static_cast<std::size_t>(next[digit(row)]++)] = row;
+    std::copy(scratch.begin(), scratch.end(), order.begin());
+  }
 }
 
-template <class T>
-void add_sorted_rows(const Host& exec, Vector<const std::int32_t, Host> token, std::int32_t first,
-                     Matrix<const T, Host> dy, Matrix<Acc<T>, Host> dtable, Workspace<Host>& workspace) {
+// The first of the sorted rows of a token gathers the others; behind these rows each position gathers its own.
+template <class Exec, class T>
+void embed_backward(const Exec& exec, const TokenRows<Exec>& rows, Matrix<const T, Exec> dy, int sequence,
+                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, std::int32_t first) {
   using A = Acc<T>;
   const int d = static_cast<int>(dy.extent(1));
-  const std::size_t vocabulary = dtable.extent(0);
-  auto frame = workspace.frame();
-  const EmbedScratch<Host> scratch(workspace, token.extent(0), vocabulary);
-  const Vector<std::int32_t, Host> start = scratch.start, order = scratch.order;
-  exec.fence("embed_backward");  // the calling thread sorts
-  sort_rows(token, first, start, order);
-  using Policy = Kokkos::RangePolicy<Host, Kokkos::Schedule<Kokkos::Dynamic>, Kokkos::IndexType<std::int32_t>>;
-  const int chunk = 16;
-  Kokkos::parallel_for("embed_back", Policy(exec, 0, vocabulary, Kokkos::ChunkSize(chunk)), [=](std::int32_t t) {
-    A* sum = row_of(dtable, t);
-    for (std::int32_t i = start(t); i < start(t + 1); ++i) {
-      const T* row = row_of(dy, order(i));
-      each(HostLane{}, d, [&](int j) { sum[j] += A(row[j]); });
-    }
-  });
-}
-
-// Lets the first row of each token on a device gather the later ones: n^2 comparisons, but no sort and no atomics.
-template <class Exec, class T>
-void add_matching_rows(const Exec& exec, Vector<const std::int32_t, Exec> token, std::int32_t first_token,
-                       Matrix<const T, Exec> dy, Matrix<Acc<T>, Exec> dtable) {
-  using A = Acc<T>;
   const auto vocabulary = static_cast<std::int32_t>(dtable.extent(0));
-  const int d = static_cast<int>(dy.extent(1));
-  const auto n = static_cast<std::int64_t>(token.extent(0));
-  for_rows(
-      "embed_back", exec, n, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t first) {
-        const std::int32_t own = token(first);
-        if (own < first_token || own >= first_token + vocabulary) return;
-        const int earlier =
-            sum_over<int>(lane, static_cast<int>(first), [&](int r) { return token(r) == own ? 1 : 0; });
-        if (earlier > 0) return;
-        A* sum = row_of(dtable, own - first_token);
-        for (std::int64_t row = first; row < n; ++row) {
-          if (token(row) != own) continue;
-          const T* part = row_of(dy, row);
-          each(lane, d, [&](int j) { sum[j] += A(part[j]); });
-        }
-      });
-}
-
-}  // namespace
-
-template <class Exec, class T>
-void embed_backward(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
-                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>& workspace,
-                    std::int32_t first) {
-  using A = Acc<T>;
-  const int d = static_cast<int>(dy.extent(1));
   const auto n = static_cast<std::int64_t>(dy.extent(0));
   if (n == 0) return;
-  if constexpr (std::is_same_v<Exec, Host>) {
-    add_sorted_rows<T>(exec, token, first, dy, dtable, workspace);
-  } else {
-    add_matching_rows<Exec, T>(exec, token, first, dy, dtable);
-  }
-  if (dposition.size() == 0) return;
+  const std::int64_t positions = dposition.size() == 0 ? 0 : n < sequence ? n : sequence;
+  const Vector<const std::int32_t, Exec> token = rows.token, order = rows.order;
   for_rows(
-      "position_back", exec, n < sequence ? n : sequence, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t at) {
-        A* sum = row_of(dposition, at);
-        for (std::int64_t row = at; row < n; row += sequence) {
+      "embed_back", exec, n + positions, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t at) {
+        const auto add_row = [&](A* sum, std::int64_t row) {
           const T* part = row_of(dy, row);
           each(lane, d, [&](int j) { sum[j] += A(part[j]); });
+        };
+        if (at >= n) {
+          A* sum = row_of(dposition, at - n);
+          for (std::int64_t row = at - n; row < n; row += sequence) add_row(sum, row);
+          return;
         }
+        const std::int32_t own = token(order(at)), word = own - first;
+        if (word < 0 || word >= vocabulary || (at > 0 && token(order(at - 1)) == own)) return;
+        A* sum = row_of(dtable, word);
+        for (std::int64_t i = at; i < n && token(order(i)) == own; ++i) add_row(sum, order(i));
       });
 }
 
-#define SESTINA_LOSS(Exec, T)                                                                                      \
-  template void softmax_cross_entropy<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Acc<T>, bool,        \
-                                               Matrix<T, Exec>, Vector<Acc<T>, Exec>, SoftCap);                    \
-  template void embed<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>,               \
-                               Matrix<const T, Exec>, int, Matrix<T, Exec>, std::int32_t);                         \
-  template void embed_backward<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>, int, \
-                                        Matrix<Acc<T>, Exec>, Matrix<Acc<T>, Exec>, Workspace<Exec>&, std::int32_t);
+#define SESTINA_LOSS(Exec, T)                                                                               \
+  template void softmax_cross_entropy<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Acc<T>, bool, \
+                                               Matrix<T, Exec>, Vector<Acc<T>, Exec>, SoftCap);             \
+  template void embed<Exec, T>(const Exec&, Vector<const std::int32_t, Exec>, Matrix<const T, Exec>,        \
+                               Matrix<const T, Exec>, int, Matrix<T, Exec>, std::int32_t);                  \
+  template void embed_backward<Exec, T>(const Exec&, const TokenRows<Exec>&, Matrix<const T, Exec>, int,    \
+                                        Matrix<Acc<T>, Exec>, Matrix<Acc<T>, Exec>, std::int32_t);
 SESTINA_INSTANTIATE(SESTINA_LOSS)
 
 }  // namespace sestina

@@ -1,8 +1,9 @@
 // Softmax cross-entropy with its gradient in one call, in place, and the token embedding. Sums in Acc<T>. Shapes: N or
 // R rows (tokens), V vocabulary, D hidden.
 #pragma once
+#include <span>
+
 #include "kernels/blas/exec.hpp"
-#include "kernels/blas/workspace.hpp"
 
 namespace sestina {
 
@@ -29,19 +30,19 @@ void softmax_cross_entropy(const Exec&, Vector<const std::int32_t, Exec> target,
 template <class Exec, class T>
 void embed(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> table,
            Matrix<const T, Exec> position, int sequence, Matrix<T, Exec> y, std::int32_t first = 0);
-// Adds the rows of dy by token to dtable (V, D), other tokens left out, and by position to dposition (empty: skipped).
-// Rows are summed in order: bits do not depend on the thread count. Workspace: EmbedScratch on the host, none on a
-// device.
-template <class Exec, class T>
-void embed_backward(const Exec&, Vector<const std::int32_t, Exec> token, Matrix<const T, Exec> dy, int sequence,
-                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, Workspace<Exec>&,
-                    std::int32_t first = 0);
+// The tokens of N rows, and the numbers of these rows sorted by token, those of one token in order.
 template <class Exec>
-struct EmbedScratch {
-  EmbedScratch(Workspace<Exec>& workspace, std::size_t n, std::size_t vocabulary)
-      : start(workspace.template take<std::int32_t>(vocabulary + 2)), order(workspace.template take<std::int32_t>(n)) {}
-  Vector<std::int32_t, Exec> start, order;  // (V + 2), (N): rows sorted by token
+struct TokenRows {
+  Vector<const std::int32_t, Exec> token, order;  // (N) each
 };
+// Sorts rows: sets order to that of TokenRows. Three arrays of N in host memory; tokens are not negative, scratch is
+// written to.
+void sort_rows(std::span<const std::int32_t> token, std::span<std::int32_t> order, std::span<std::int32_t> scratch);
+// Adds the rows of dy by token to dtable (V, D), other tokens left out, and by position to dposition (empty: skipped).
+// Rows are summed in order: bits do not depend on the thread count. One kernel.
+template <class Exec, class T>
+void embed_backward(const Exec&, const TokenRows<Exec>&, Matrix<const T, Exec> dy, int sequence,
+                    Matrix<Acc<T>, Exec> dtable, Matrix<Acc<T>, Exec> dposition, std::int32_t first = 0);
 
 // Softmax cross-entropy of logits whose vocabulary lies on several ranks: logits (R, v) are columns [first, first + v)
 // of all. There are three kernels; between them the caller takes the largest, then the sums, over the ranks. The result

@@ -61,7 +61,7 @@ struct ModelRig {
   Activations<Exec, T> slot;
   Weights<Exec, T> weights;
   Gradients<Exec, T> gradients;
-  Tokens tokens, targets, first_key;
+  Tokens tokens, order, targets, first_key;
   BlockHooks hooks;
 
   ModelRig(const ModelConfig& c, int B, int sequence_length, LayerRange layers, bool recompute = false)
@@ -75,6 +75,7 @@ struct ModelRig {
         weights(weights_of<Exec, T>(c, layers, arena)),
         gradients(gradients_of<Exec, T>(c, layers, arena)),
         tokens("tokens", static_cast<std::size_t>(B * sequence_length)),
+        order("order", tokens.size()),
         targets("targets", tokens.size()) {
     initialise<Exec, T>(exec, arena, c, 7);
     std::vector<std::int32_t> in(tokens.size()), out(tokens.size());
@@ -91,7 +92,10 @@ struct ModelRig {
     Kokkos::deep_copy(to, Kokkos::View<const std::int32_t*, Kokkos::HostSpace>(from.data(), from.size()));
   }
   void load(const std::vector<std::int32_t>& in, const std::vector<std::int32_t>& out) {
+    std::vector<std::int32_t> sorted(in.size()), scratch(in.size());
+    sort_rows(in, sorted, scratch);
     upload(in, tokens);
+    upload(sorted, order);
     upload(out, targets);
   }
   // Rows without a target.
@@ -133,7 +137,8 @@ struct ModelRig {
     }
   }
 
-  void forward() { model.forward(weights, slot, tokens, first_key, hooks); }
+  TokenRows<Exec> rows() const { return {tokens, order}; }
+  void forward() { model.forward(weights, slot, rows(), first_key, hooks); }
   // Sum of token losses.
   double loss() {
     forward();

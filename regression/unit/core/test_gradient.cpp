@@ -79,11 +79,11 @@ TEST_P(Gradient, EveryTensorByDifferences) {
   rig.disturb_vectors();
   rig.mask({0, 0, 0, 3, 3, 3, 3, 0, 0, 2, 2, 2, 5, 5});  // documents in both sequences
   const auto evaluate = [&] {
-    rig.model.forward(rig.weights, rig.slot, rig.tokens, rig.first_key, rig.hooks);
+    rig.model.forward(rig.weights, rig.slot, rig.rows(), rig.first_key, rig.hooks);
     rig.model.loss_only(rig.weights, rig.slot, rig.targets);
     return rig.model.loss_sum(rig.slot);
   };
-  rig.model.forward(rig.weights, rig.slot, rig.tokens, rig.first_key, rig.hooks);
+  rig.model.forward(rig.weights, rig.slot, rig.rows(), rig.first_key, rig.hooks);
   rig.model.loss_and_backward(rig.weights, rig.slot, rig.targets, 1.0, false, rig.gradients, rig.hooks);
   for (std::size_t i = 0; i < rig.arena.size(); ++i) {
     const std::string& name = rig.arena.specs()[i].name;

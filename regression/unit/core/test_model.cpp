@@ -104,7 +104,7 @@ TEST(Model, SlicesOfLogitsMakeOneLoss) {
   ModelConfig config = small_model(Family::llama);
   config.vocab_size = 50021;
   ModelRig<Device, double> rig(config, 2, 150);
-  ASSERT_LT(logit_rows(config, 300, sizeof(double)), 300);  // more than one slice, the last one shorter
+  ASSERT_LT(logit_rows(rig.model.part(), 300, sizeof(double)), 300);  // more than one slice, the last one shorter
   const double loss = rig.loss_and_backward(1.0);
   const auto targets = rig.download(Vector<const std::int32_t, Device>(rig.targets));
   const auto width = static_cast<std::size_t>(config.vocab_size);
@@ -135,7 +135,7 @@ TEST(Model, DocumentsAreKeptApart) {
   rig.mask({0, 0, 0, 3, 3, 3, 3, 3});
   const auto run = [&](std::int32_t second_token) {
     rig.load({1, second_token, 3, 4, 5, 6, 7, 8}, std::vector<std::int32_t>(8, 1));
-    rig.model.forward(rig.weights, rig.slot, rig.tokens, rig.first_key, rig.hooks);
+    rig.model.forward(rig.weights, rig.slot, rig.rows(), rig.first_key, rig.hooks);
     return rig.logits(0, 8);
   };
   const auto a = run(2), b = run(9);
@@ -163,7 +163,7 @@ struct Recorder : BlockHooks {
 TEST(Model, HooksSeeEveryBlockInOrder) {
   ModelRig<Device, float> rig(small_model(Family::llama));
   Recorder recorder;
-  rig.model.forward(rig.weights, rig.slot, rig.tokens, {}, recorder);
+  rig.model.forward(rig.weights, rig.slot, rig.rows(), {}, recorder);
   rig.model.loss_and_backward(rig.weights, rig.slot, rig.targets, 1, false, rig.gradients, recorder);
   EXPECT_EQ(recorder.forward, (std::vector{0, 1, 2, 3}));
   EXPECT_EQ(recorder.before, (std::vector{3, 2, 1, 0}));

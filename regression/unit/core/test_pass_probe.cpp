@@ -31,7 +31,7 @@ struct ProbeRig : ModelRig<Host, T> {
   std::optional<FirstBad> pass(double scale = 1, bool accumulate = false) {
     probe.look(true);
     probe.begin(this->slot, 3);
-    this->model.forward(this->weights, this->slot, this->tokens, this->first_key, probing);
+    this->model.forward(this->weights, this->slot, this->rows(), this->first_key, probing);
     this->model.loss_and_backward(this->weights, this->slot, this->targets, scale, accumulate, this->gradients,
                                   probing);
     return probe.found();
@@ -116,7 +116,7 @@ std::vector<PassDigest> digests_of(const ModelConfig& config, bool recompute, in
   rig.probe.keep_digests(true);
   rig.probe.flip_in_forward(flip);
   rig.probe.begin(rig.slot, std::nullopt);
-  rig.model.forward(rig.weights, rig.slot, rig.tokens, rig.first_key, rig.probing);
+  rig.model.forward(rig.weights, rig.slot, rig.rows(), rig.first_key, rig.probing);
   rig.model.loss_and_backward(rig.weights, rig.slot, rig.targets, 1, false, rig.gradients, rig.probing);
   return rig.probe.digests();
 }

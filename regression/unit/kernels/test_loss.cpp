@@ -23,6 +23,12 @@ std::vector<int> random_tokens(std::size_t n, int vocabulary, unsigned seed) {
   return tokens;
 }
 
+std::vector<int> sorted_rows(const std::vector<int>& tokens) {
+  std::vector<int> order(tokens.size()), scratch(tokens.size());
+  sort_rows(tokens, order, scratch);
+  return order;
+}
+
 template <class C>
 class Loss : public testing::Test {
  protected:
@@ -144,7 +150,8 @@ TYPED_TEST(Loss, EmbeddingBothWays) {
         dp(r % s.sequence, j) += dy(r, j);
       }
     }
-    const Indices<Exec> token(tokens);
+    const Indices<Exec> token(tokens), order(sorted_rows(tokens));
+    const TokenRows<Exec> rows{token.vector(), order.vector()};
     const int sequence = static_cast<int>(s.sequence);
     Field<T, Exec> table(t, 1), position(p, 2), y(n, s.d, 3), grad(dy, 4);
     Field<A, Exec> dtable(Array(s.vocabulary, s.d, 0.5), 1), dposition(Array(s.sequence + 2, s.d, 0.5), 2);
@@ -152,13 +159,10 @@ TYPED_TEST(Loss, EmbeddingBothWays) {
     expect_same(y.get(), without, "embedding");
     embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), sequence, y.matrix());
     expect_close(y.get(), with, epsilon<T>, "embedding with position");
-    Workspace<Exec> workspace(bytes_of<EmbedScratch<Exec>, Exec>(n, s.vocabulary));
-    embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), {}, workspace);
+    embed_backward<Exec, T>(this->exec_, rows, grad.read(), sequence, dtable.matrix(), {});
     expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
-    embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), sequence, dtable.matrix(), dposition.matrix(),
-                            workspace);
+    embed_backward<Exec, T>(this->exec_, rows, grad.read(), sequence, dtable.matrix(), dposition.matrix());
     expect_close(dposition.get(), dp, 8 * epsilon<A>, "dposition");
-    if (is_host<Exec> && n > 0) EXPECT_EQ(workspace.peak(), workspace.capacity());
   }
 }
 
@@ -182,28 +186,36 @@ TYPED_TEST(Loss, EmbeddingOfAPartOfTheVocabulary) {
       dp(r % 11, j) += dy(r, j);
     }
   }
-  const Indices<Exec> token(tokens);
+  const Indices<Exec> token(tokens), order(sorted_rows(tokens));
   Field<T, Exec> table(t, 1), position(p, 2), y(n, d, 3), grad(dy, 4);
   Field<A, Exec> dtable(Array(own, d, 0.5), 1), dposition(Array(11, d, 0.5), 2);
   embed<Exec, T>(this->exec_, token.vector(), table.read(), {}, 11, y.matrix(), first);
   expect_same(y.get(), without, "embedding");
   embed<Exec, T>(this->exec_, token.vector(), table.read(), position.read(), 11, y.matrix(), first);
   expect_close(y.get(), with, epsilon<T>, "embedding with position");
-  Workspace<Exec> workspace(bytes_of<EmbedScratch<Exec>, Exec>(n, own));
-  embed_backward<Exec, T>(this->exec_, token.vector(), grad.read(), 11, dtable.matrix(), dposition.matrix(), workspace,
-                          first);
+  embed_backward<Exec, T>(this->exec_, {token.vector(), order.vector()}, grad.read(), 11, dtable.matrix(),
+                          dposition.matrix(), first);
   expect_close(dtable.get(), dt, 8 * epsilon<A>, "dtable");
   expect_close(dposition.get(), dp, 8 * epsilon<A>, "dposition");
+}
+
+// A token of each size of digit, some of them several times, and none.
+TEST(LossOnHost, RowsAreSortedByTokenAndStayInOrder) {
+  const std::vector<int> tokens{5, 70000, 2048, 5, 2047, 5, 1 << 23, 70000, 0};
+  EXPECT_EQ(sorted_rows(tokens), (std::vector<int>{8, 0, 3, 5, 4, 2, 1, 7, 6}));
+  EXPECT_EQ(sorted_rows({0, 0, 0}), (std::vector<int>{0, 1, 2}));
+  EXPECT_TRUE(sorted_rows({}).empty());
 }
 
 TEST(LossOnHost, BitsDoNotDependOnTheThreadCount) {
   const std::size_t n = 333, d = 24;
   const Array dy = random_array(n, d, 1);
-  const Indices<Host> token(random_tokens(n, 20, 3));
+  const std::vector<int> tokens = random_tokens(n, 20, 3);
+  const Indices<Host> token(tokens), order(sorted_rows(tokens));
   expect_same_for_any_thread_count([&](const Host& exec) {
     Field<float, Host> grad(dy), dtable(Array(20, d)), dposition(Array(9, d));
-    Workspace<Host> workspace(bytes_of<EmbedScratch<Host>, Host>(n, 20));
-    embed_backward<Host, float>(exec, token.vector(), grad.read(), 9, dtable.matrix(), dposition.matrix(), workspace);
+    embed_backward<Host, float>(exec, {token.vector(), order.vector()}, grad.read(), 9, dtable.matrix(),
+                                dposition.matrix());
     return std::vector<Array>{dtable.get(), dposition.get()};
   });
 }

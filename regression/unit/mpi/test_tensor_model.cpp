@@ -83,12 +83,12 @@ struct PartRig {
     return tensor_shard(whole.arena.specs()[i], whole.config, group.size(), rank);
   }
   double loss() {
-    model.forward(weights, slot, whole.tokens, whole.first_key, hooks);
+    model.forward(weights, slot, whole.rows(), whole.first_key, hooks);
     model.loss_only(weights, slot, whole.targets);
     return model.loss_sum(slot);
   }
   double loss_and_backward(double scale, bool accumulate) {
-    model.forward(weights, slot, whole.tokens, whole.first_key, hooks);
+    model.forward(weights, slot, whole.rows(), whole.first_key, hooks);
     model.loss_and_backward(weights, slot, whole.targets, scale, accumulate, gradients, hooks);
     return model.loss_sum(slot);
   }

@@ -230,7 +230,7 @@ class Reference {
       stage.compute_with(forward_weights(stage, i));
       if (s > 0)
         Kokkos::deep_copy(stage.rig.slot.layers[0].x, stage_[static_cast<std::size_t>(s - 1)]->rig.slot.output);
-      stage.rig.model.forward(stage.rig.weights, stage.rig.slot, stage.rig.tokens, {}, stage.rig.hooks);
+      stage.rig.model.forward(stage.rig.weights, stage.rig.slot, stage.rig.rows(), {}, stage.rig.hooks);
     }
     ModelRig<Host, double>& last = stage_.back()->rig;
     last.model.loss_only(last.weights, last.slot, last.targets);
