@@ -4,7 +4,7 @@
 
 #include "kernels/base/device_memory.hpp"
 #include "kernels/base/host_name.hpp"
-#include "kernels/blas/instruction_set.hpp"
+#include "parallel/comm/runtime.hpp"
 
 namespace sestina {
 namespace {
@@ -17,15 +17,6 @@ constexpr int repetitions = 2;  // of each computation, once results differ
 std::string own_place() {
   const std::string device = device_bus_id();
   return device.empty() ? host_name() : fmt::format("{}, device {}", host_name(), device);
-}
-
-void require_one_instruction_set(Communicator& world) {
-  const std::vector<std::string> sets = world.all_gather(std::string(instruction_set()));
-  for (std::size_t rank = 1; rank < sets.size(); ++rank)
-    if (sets[rank] != sets.front())
-      fail_on_all(ExitCode::bad_deck,
-                  "run.audit_every: got {} on rank 0 and {} on rank {}, whose bits differ, allowed 0 on such ranks",
-                  sets.front(), sets[rank], rank);
 }
 
 // Returns the others of a list of so many, as words of a sentence.
@@ -47,7 +38,7 @@ Audit::Audit(Executor& executor, BitAudit& bits, PlannedFlips& flips, const Samp
       shards_(executor, bits, *executor.grid().tp_group),
       every_(options.run.audit_every),
       results_(*executor.grid().dp_group) {
-  require_one_instruction_set(world);
+  require_one_instruction_set(world, world.size(), "run.audit_every", "0 on such ranks");
   const auto rows = static_cast<std::size_t>(executor.share().micro_batch),
              length = static_cast<std::size_t>(options.data.sequence_length);
   batch_.tokens.resize(rows * (length + 1));

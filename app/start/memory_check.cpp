@@ -123,11 +123,6 @@ MemoryShare available_memory(int sharers, int threads, const MemoryPlaces& place
 
 namespace {
 
-bool on_device(const Options& options) {
-  return !Kokkos::SpaceAccessibility<Host, Device::memory_space>::accessible &&
-         options.run.space == RunOptions::Space::device;
-}
-
 // The ranks of a node share its devices as evenly as they can.
 MemoryShare device_share(int node_ranks) {
   const DeviceMemory memory = device_memory();
@@ -165,8 +160,9 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
 }
 
 int planned_threads(const Options& options, int sharers) {
-  return on_device(options) ? 0
-                            : session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
+  return on_device(options.run)
+             ? 0
+             : session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
 }
 
 PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_ranks) {
@@ -174,7 +170,7 @@ PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_
   const int threads = planned_threads(options, node_ranks);
   run.memory = rank_memory(run.plan, threads, options.checkpoint.async)[static_cast<std::size_t>(rank)];
   require_memory(run.memory, available_memory(node_ranks, threads + options.optimizer.refresh_workers()),
-                 on_device(options) ? device_share(node_ranks) : MemoryShare{"the device", 0});
+                 on_device(options.run) ? device_share(node_ranks) : MemoryShare{"the device", 0});
   return run;
 }
 

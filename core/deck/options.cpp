@@ -153,6 +153,7 @@ MeasuredUpdate read_update(Deck& deck, const std::string& at) {
   update.refresh_s = deck.number(at + ".refresh_s", 0, not_negative);
   update.matmul_precision =
       deck.choice(at + ".matmul_precision", "fp32", {matmul_precisions.begin(), matmul_precisions.end()});
+  update.ns_precision = deck.choice(at + ".ns_precision", "auto", {ns_precisions.begin(), ns_precisions.end()});
   return update;
 }
 
@@ -220,6 +221,7 @@ TrainOptions TrainOptions::read(Deck& deck) {
       deck.choice("train.precision", "fp32", {"fp32", "bf16"}) == "bf16" ? Precision::bf16 : Precision::fp32;
   train.clip_norm = deck.number("train.clip_norm", train.clip_norm, not_negative);
   train.recompute = deck.boolean("train.recompute", false);
+  train.logit_bytes = deck.integer("train.logit_bytes", 0, not_negative);
   train.ema_tau = deck.number("train.ema_tau", 0, not_negative);
   LookaheadOptions& lookahead = train.lookahead;
   lookahead.factor = deck.number("train.lookahead.factor", 0, not_negative);

@@ -50,7 +50,7 @@ struct MeasuredUpdate {
   std::int64_t rows = 0, cols = 0;
   double gflop = 0;                   // of an update's products; other keys of the kind differ in it
   double seconds = 0, refresh_s = 0;  // of an update without refreshes; of a refresh of all its sides
-  std::string matmul_precision = "fp32";
+  std::string matmul_precision = "fp32", ns_precision = "auto";  // of optimizer
 };
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
@@ -99,6 +99,7 @@ struct TrainOptions {
   enum class Precision { fp32, bf16 } precision = Precision::fp32;
   double clip_norm = 1.0;  // 0 = no clipping
   bool recompute = false;
+  std::int64_t logit_bytes = 0;  // most bytes of logits at a time; 0: what logit_bytes_of says
   double ema_tau = 0;  // the mean of the weights takes in 1 / ema_tau of them with each update; 0: none is kept
   LookaheadOptions lookahead;
   static TrainOptions read(Deck&);

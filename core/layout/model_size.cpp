@@ -197,17 +197,14 @@ std::size_t split_bytes(const ModelPart& part, LayerRange range, int micro_batch
   return layer * static_cast<std::size_t>(range.end - range.begin);
 }
 
-int logit_rows(const ModelPart& part, int rows, std::size_t compute_width, std::size_t limit) {
+int logit_rows(const ModelPart& part, int rows, std::size_t compute_width) {
   const auto row = static_cast<std::size_t>(part.largest_vocabulary()) * compute_width;
-  const std::int64_t most = std::clamp<std::int64_t>(static_cast<std::int64_t>(limit / row), 1, std::max(rows, 1));
+  const std::int64_t most =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(part.logit_bytes / row), 1, std::max(rows, 1));
   const std::int64_t slices = (rows + most - 1) / most;
   if (slices <= 1) return std::max(rows, 1);
   const std::int64_t equal = (rows + slices - 1) / slices, even = (equal + 15) / 16 * 16;
   return static_cast<int>(std::min(even, most));
-}
-
-int logit_rows(const ModelConfig& c, int rows, std::size_t compute_width, std::size_t limit) {
-  return logit_rows(model_part(c, 1, 0), rows, compute_width, limit);
 }
 
 std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, StorageWidth w) {

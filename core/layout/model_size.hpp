@@ -24,9 +24,8 @@ inline std::int64_t mlp_width(const ModelConfig& c) {
 // Returns the parameters that a token passes: of the experts the chosen ones.
 std::int64_t active_count(const ModelConfig&);
 
-inline constexpr std::size_t slot_alignment = 64;                        // bytes, of every view in an activation slot
-inline constexpr std::size_t scratch_alignment = 256;                    // bytes, of what a Workspace hands out
-inline constexpr std::size_t logit_bytes_limit = std::size_t{64} << 20;  // of one slice of logits
+inline constexpr std::size_t slot_alignment = 64;      // bytes, of every view in an activation slot
+inline constexpr std::size_t scratch_alignment = 256;  // bytes, of what a Workspace hands out
 
 // Elements of each activation of one layer; 0 = not kept on its own. N = micro_batch * sequence; this rank has n of
 // these rows of the residual stream.
@@ -68,10 +67,9 @@ std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int seque
 // (widths moe_intermediate_size and D) come on top of them.
 std::array<std::int64_t, 9> split_widths(const ModelConfig&);
 
-// Returns the rows of logits that exist at a time: equal slices under the limit, at least one row; the same on all
-// ranks.
-int logit_rows(const ModelPart&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
-int logit_rows(const ModelConfig&, int rows, std::size_t compute_width, std::size_t limit = logit_bytes_limit);
+// Returns the rows of logits that exist at a time: equal slices of at most ModelPart::logit_bytes, at least one row;
+// the same on all ranks.
+int logit_rows(const ModelPart&, int rows, std::size_t compute_width);
 
 // Returns the bytes of scratch that a pass takes in addition to what the kernels take for themselves.
 std::size_t scratch_bytes(const ModelPart&, int micro_batch, int sequence, StorageWidth);

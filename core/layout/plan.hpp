@@ -8,6 +8,7 @@
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
+#include "kernels/base/device_memory.hpp"
 
 namespace sestina {
 
@@ -15,6 +16,15 @@ namespace sestina {
 inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 inline constexpr std::int64_t f32_bytes = 4;  // bytes of an element: gradients, masters and state are in fp32
+
+// Returns whether a run computes in the memory of a device.
+inline bool on_device(const RunOptions& run) { return run.space == RunOptions::Space::device && built_for_devices(); }
+// Returns the most bytes of logits at a time. A host has a slice in its caches soon; a device is busy with large
+// products alone.
+inline std::size_t logit_bytes_of(const TrainOptions& train, const RunOptions& run) {
+  const std::int64_t usual = std::int64_t{on_device(run) ? 1024 : 64} << 20;
+  return static_cast<std::size_t>(train.logit_bytes > 0 ? train.logit_bytes : usual);
+}
 
 // The parts of a run that a plan follows from; what executes the plan reads nothing else of the deck.
 struct PlanInput {
@@ -31,7 +41,8 @@ struct PlanInput {
   std::int64_t metrics_every = 10, tensors_every = 0;
   std::int64_t updates_every = 0;    // updates between two whose movements are measured (0: never)
   std::int64_t rotations_every = 0;  // updates between two after which rotations are measured (0: never)
-  int pipeline_ranks = 0;            // ranks on which the stages lie, 0 = one stage on each
+  std::size_t logit_bytes = std::size_t{64} << 20;
+  int pipeline_ranks = 0;  // ranks on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -48,11 +59,19 @@ struct PlanInput {
         tensors_every(options.metrics.tensors_every),
         updates_every(options.metrics.updates_every),
         rotations_every(options.metrics.rotations_every),
+        logit_bytes(logit_bytes_of(options.train, options.run)),
         pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {
     const bool bf16_run = train.precision == TrainOptions::Precision::bf16;
     std::erase_if(machine.update, [bf16_run](const MeasuredUpdate& update) { return update.bf16 != bf16_run; });
   }
 };
+
+// Returns one tensor-parallel rank's part of the model, with all experts.
+inline ModelPart part_of_rank(const PlanInput& input, int tp_rank) {
+  ModelPart part = model_part(input.model, input.parallel.tp, tp_rank, input.parallel.sequence_parallel);
+  part.logit_bytes = input.logit_bytes;
+  return part;
+}
 
 // Returns the widths of the numbers that a run computes with, and adds up in.
 inline StorageWidth width_of(const PlanInput& input) {

@@ -29,6 +29,7 @@ struct ModelPart {
   // expert_room is parallel.expert_room.
   int ep = 1, ep_rank = 0;
   double expert_room = 0;
+  std::size_t logit_bytes = std::size_t{64} << 20;  // of the logits that exist at a time: one slice of the rows
 
   std::int64_t own_experts() const { return config.num_experts / ep; }
   std::int64_t first_expert() const { return ep_rank * own_experts(); }

@@ -71,6 +71,7 @@ struct TensorSpec {
   // b, where it is not 0: the vector holds packed skew-symmetric matrices (b, b) one after the other, of each the
   // strict upper triangle, row by row. A matrix optimizer sees the matrices (core/optimizer/base/matrix_optimizer.hpp).
   std::int64_t skew_block = 0;
+  bool is_packed() const { return skew_block > 0; }
   bool may_be_absent = false;  // a checkpoint may lack it: then it is zero
   // Rules for its optimizer: the factor on its learning rate; the updates after which all its state, step counts too,
   // starts over (0: never), the first time by the phase earlier.

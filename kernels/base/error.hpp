@@ -24,7 +24,7 @@ enum class ExitCode : int {
   stopped_unsaved = 76,  // stopped early without one
   bad_deck = 78,
   diverged = 79,
-  corrupted = 80,  // a calculation that does not come out the same again; nothing of it was saved
+  corrupted = 80,     // a calculation that does not come out the same again; nothing of it was saved
   interrupted = 130,  // second Ctrl-C
 };
 

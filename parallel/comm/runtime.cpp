@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/threads.hpp"
+#include "kernels/blas/instruction_set.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/nodes.hpp"
 #include "parallel/comm/poll.hpp"
@@ -131,6 +132,16 @@ void Runtime::end(int code) {
 
 void Runtime::abort(ExitCode code) {
   if (size() > 1) ranks::abort(static_cast<int>(code));
+}
+
+void require_one_instruction_set(Communicator& world, int group, const std::string& key, const std::string& allowed) {
+  const std::vector<std::string> sets = world.all_gather(std::string(instruction_set()));
+  for (std::size_t rank = 0; rank < sets.size(); ++rank) {
+    const std::size_t first = rank - rank % static_cast<std::size_t>(group);
+    if (sets[rank] != sets[first])
+      fail_on_all(ExitCode::bad_deck, "{}: got {} on rank {} and {} on rank {}, which give other bits, allowed {}", key,
+                  sets[first], first, sets[rank], rank, allowed);
+  }
 }
 
 ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device) {

@@ -91,6 +91,10 @@ struct ProcessGrid {
   std::unique_ptr<Communicator> tp_group;  // same samples, other shards; ordered by tp_rank
 };
 
+// Requires each `group` of ranks that follow one another to have one instruction set: others give other bits.
+// Error(bad_deck) on all ranks, "KEY: got SET on rank 0 and SET on rank r, which give other bits, allowed ALLOWED".
+void require_one_instruction_set(Communicator&, int group, const std::string& key, const std::string& allowed);
+
 // Makes the grid of one pipeline stage; world.size() must be dp * tp. node_size: see nodes.hpp; the data-parallel
 // groups, which span nodes, work in two levels. device: the groups exchange device memory (device_communicator.hpp).
 ProcessGrid make_grid(Communicator& world, int dp, int tp, int node_size, bool device);

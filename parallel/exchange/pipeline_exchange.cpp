@@ -59,7 +59,7 @@ void add_pipeline(Traffic& traffic, const Plan& plan, int number) {
   const std::int64_t sends = std::int64_t{batch.count} * (first || last ? 1 : 2);
   const std::int64_t stream = tokens * input.model.hidden_size * sent_width(input);
   traffic.add("send", "pp", "activations", sends, sends * stream / input.parallel.tp);
-  const ModelPart part = model_part(input.model, plan.tp, 0, input.parallel.sequence_parallel);
+  const ModelPart part = part_of_rank(input, 0);
   const auto tie = tied_ends(input, plan.pipe, plan.schedule, part.config.vocab_size);
   if (!tie) return;
   const auto table = static_cast<std::int64_t>(tie->weights.rows * tie->weights.cols);

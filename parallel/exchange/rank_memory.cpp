@@ -149,7 +149,7 @@ Shard shard_of(const Planned& s, int number, int tp_rank, int dp_rank) {
   shard.expert_reduction = reduction(true, even_nodes(expert_holders(parallel), expert_holders(parallel)));
   shard.layout = shards_of_rank(shard.stage, s.input, dp_rank, tp_rank);
   for (const TensorHolding& tensor : shard.layout.tensors) shard.local.push_back(tensor.local);
-  shard.part = model_part(s.input.model, s.plan.tp, tp_rank, parallel.sequence_parallel);
+  shard.part = part_of_rank(s.input, tp_rank);
   set_experts(shard.part, parallel, dp_rank);
   shard.staging = common_staging(shard.stage, s.input, shard.part);
   shard.place = stage_place(s.pipe, s.schedule, parallel, updates_between_merges(s.input.model.linear), number);

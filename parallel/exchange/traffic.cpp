@@ -144,7 +144,7 @@ std::int64_t times_sent(const PlanInput& input) { return input.train.lookahead.f
 // What differs between the data-parallel ranks of a stage are their updates.
 std::vector<Collective> collectives(const Plan& plan) {
   const PlanInput& input = plan.input;
-  const ModelPart part = model_part(input.model, plan.tp, 0, input.parallel.sequence_parallel);
+  const ModelPart part = part_of_rank(input, 0);
   Traffic traffic;
   for (int number = 0; number < plan.pp; ++number) {
     const StagePlan& stage = plan.stages[at(number)];

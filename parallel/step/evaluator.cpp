@@ -84,8 +84,10 @@ void Evaluator::make_groups(int dp, bool device) {
     groups_.grid.tp_group = traced(std::move(groups_.grid.tp_group), *trace_, "tensor-parallel group");
     groups_.grid.dp_group = traced(std::move(groups_.grid.dp_group), *trace_, "data-parallel group");
   }
+  if (plan_.input.model.has_experts() && parallel.tp > 1 && !device)  // each of them chooses the experts of all tokens
+    require_one_instruction_set(world_, parallel.tp, "parallel.tp of a mixture of experts", "1 on such ranks");
   const int tp_rank = groups_.grid.tp_rank;
-  part_ = model_part(plan_.input.model, parallel.tp, tp_rank, parallel.sequence_parallel);
+  part_ = part_of_rank(plan_.input, tp_rank);
   groups_.replicas = groups_.grid.tp_group->split(tp_rank / part_.key_value_holders(), tp_rank);
   make_expert_groups(device);
 }

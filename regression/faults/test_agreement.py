@@ -68,6 +68,17 @@ class Agreement(Case):
         other.chmod(0o755)
         self.differ("run", BAD_DECK, (), (), programs=(self.sestina, other), named=("program version: ", commit.decode()))
 
+    def test_26_processors_that_differ(self):
+        other = self.work / "other"
+        other.write_text(f'#!/bin/sh\nONEDNN_MAX_CPU_ISA=SSE41 exec {self.sestina} "$@"\n')
+        other.chmod(0o755)
+        mixture = ('model.family="qwen3_moe"', "model.num_experts=4", "model.num_experts_per_tok=2", "model.moe_intermediate_size=32",
+                   "parallel.tp=2")
+        for keys, named in ((("run.audit_every=2",), "run.audit_every: got "), (mixture, "parallel.tp of a mixture of experts: got ")):
+            self.differ("run", BAD_DECK, keys, keys, programs=(self.sestina, other), named=(named, "on rank 1, which give other bits"))
+        self.finish(self.start_unlike(*[self.train_arguments("dense", *MICRO, "parallel.tp=2", "run.steps=4")] * 2,
+                                      programs=(self.sestina, other)), DONE)
+
     def test_26_data_that_differ(self):
         text = (self.work / "text.txt").read_text()
         (self.work / "other.txt").write_text(text + "x")

@@ -39,6 +39,7 @@ class Model:
     sequence: int = 64
     global_batch: int = 8
     micro_batch: int = 8
+    logit_bytes: int = 1 << 30  # most of them at a time
     narrow: bool = False  # bf16, with gradients in fp32
 
     def types(self):
@@ -50,9 +51,9 @@ class Model:
         return [(self.queries, d), (self.keys, d), (self.keys, d), (d, self.queries), (f, d), (f, d), (d, f)]
 
     def slices(self):
-        """Rows of logits that are made at once: at most 64 MiB of them, parts as equal as multiples of 16 can be."""
+        """Rows of logits that are made at once, parts as equal as multiples of 16 can be."""
         rows, width = self.micro_batch * self.sequence, 2 if self.narrow else 4
-        most = max((64 << 20) // (self.vocabulary * width), 1)
+        most = max(self.logit_bytes // (self.vocabulary * width), 1)
         parts = -(-rows // most)
         size = min(-(-(-(-rows // parts)) // 16) * 16, most) if parts > 1 else rows
         return [min(size, rows - at) for at in range(0, rows, size)]

@@ -221,8 +221,8 @@ def library_calls(device, deck, model, few, many, *options):
 def library_products(device):
     """Passes of several micro-batches and slices of logits with Newton-Schulz iterations, SOAP with two refreshes, and
     POET-X with batches of blocks."""
-    model = products.Model(vocabulary=100352, global_batch=24, narrow=True)
-    calls, whole = library_calls(device, "tiny_muon", model, 2, 4, "optimizer.qk_clip=0")
+    model = products.Model(vocabulary=100352, global_batch=24, logit_bytes=64 << 20, narrow=True)
+    calls, whole = library_calls(device, "tiny_muon", model, 2, 4, "optimizer.qk_clip=0", f"train.logit_bytes={model.logit_bytes}")
     found, solved = products.split(calls)
     per_update = products.passes(model) + products.newton_schulz(model, steps=5)
     n = products.compare("muon", found, products.times(per_update, 2)) + products.compare("muon", solved, {})
@@ -252,6 +252,11 @@ def library_products(device):
     found = products.batches(calls, model.micro_batch * model.sequence)
     n = products.compare("poet-x", found, products.times(products.block_rotations(model, 16), 2))
     print(f"poet-x: {n} batches of block rotations of two updates, as the formulas say")
+
+    model = products.Model(vocabulary=100352)  # all logits of a micro-batch at once, where a host has four slices
+    calls, _ = library_calls(device, "tiny_llama", model, 2, 4)
+    n = products.compare("adamw", products.split(calls)[0], products.times(products.passes(model), 2))
+    print(f"adamw: {n} products of two updates, {len(model.slices())} slice of logits, as the formulas say")
 
     # Widths that are no multiples of 8 are seen.
     _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)

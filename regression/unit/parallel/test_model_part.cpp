@@ -7,6 +7,7 @@
 
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
+#include "core/layout/plan.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -54,6 +55,23 @@ TEST(ModelPart, HasTheTensorsOfItsShard) {
           }
           EXPECT_EQ(part.config.num_attention_heads % part.config.num_key_value_heads, 0);
         }
+}
+
+// A deck may say how many bytes of logits there are at a time; parts of the vocabulary make the slices longer.
+TEST(ModelPart, SlicesOfLogitsAreThoseOfTheDeck) {
+  Options options;
+  options.model = sized(Family::llama, 8, false);
+  options.model.vocab_size = 1000;
+  const auto rows = [&](int tp) {
+    options.parallel.tp = tp;
+    return logit_rows(part_of_rank(PlanInput(options), tp - 1), 100, sizeof(float));
+  };
+  EXPECT_EQ(rows(1), 100);              // 64 MiB on a host
+  options.train.logit_bytes = 200'000;  // 50 rows of 4,000 bytes
+  EXPECT_EQ(rows(1), 50);
+  EXPECT_EQ(rows(2), 100);
+  options.train.logit_bytes = 1;
+  EXPECT_EQ(rows(4), 1);
 }
 
 // Units of 8 rows where the ranks do not divide a size that consists of them and each gets one, else of one row.
