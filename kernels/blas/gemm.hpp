@@ -66,6 +66,7 @@ class Gemm {
   // C (m, m) = alpha * op(A) op(A)^T + beta * C, where C is symmetric: the tiles on and below the diagonal are computed
   // and mirrored, which is little more than half of the work for large m. Tiles do not depend on the thread count, and
   // each is one single-threaded call. A symmetric A is squared in this way too. C must not overlap A.
+  // On a device C is one product where m < 8,192, symmetric but for rounding.
   template <class TA, class TC>
   void symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c);
 

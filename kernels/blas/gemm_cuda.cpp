@@ -134,9 +134,9 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
 }
 
-// Computes the tiles on and below the diagonal, where there are so many that the work they save is more than what
-// single tiles leave of a device (a tile is 32 blocks of threads, an H100 has 132 processors), and mirrors them: two
-// elements of a whole product that should be equal may be summed in different orders.
+// Computes the tiles on and below the diagonal and mirrors them, where there are so many that the work they save is more
+// than what single tiles leave of a device (a tile is 32 blocks of threads, an H100 has 132 processors). Else it is one
+// product: two elements that should be equal may be summed in different orders.
 template <>
 template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,
@@ -155,7 +155,7 @@ void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos
     for (std::size_t col = 0; col <= row; col += size)
       (*this).template operator()<TA, TC>(op, plain ? Op::transpose : Op::none, alpha, slice(row), slice(col), beta,
                                           Kokkos::subview(c, range(row), range(col)));
-  if (m <= 1) return;
+  if (m <= size) return;
   Kokkos::parallel_for(
       "mirror", Kokkos::MDRangePolicy<Kokkos::Cuda, Kokkos::Rank<2>>(state_->exec, {0, 0}, {m, m}),
       KOKKOS_LAMBDA(std::size_t i, std::size_t j) {
