@@ -33,9 +33,6 @@ template <class Exec, class T>
 void norm_backward(Context<Exec>& context, const NormWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                    Matrix<const T, Exec> x, const NormStatistics<Exec, T>& s, Matrix<const T, Exec> residual,
                    Matrix<T, Exec> dx, bool accumulate, const NormGradients<Exec, T>& g) {
-  const bool has_rows = x.extent(0) > 0;  // whose sums take the place of what is there
-  start_sum(context.exec, g.weight, accumulate || has_rows);
-  start_sum(context.exec, g.bias, accumulate || has_rows);
   if (context.layer_norm())
     layer_norm_backward<Exec, T>(context.exec, dy, x, w.weight, s.mean, s.inverse, residual, dx, {g.weight, accumulate},
                                  {g.bias, accumulate}, context.workspace);
@@ -125,9 +122,6 @@ void query_norms_backward(Context<Exec>& context, const typename Weights<Exec, T
     gainless_rms_norm_backward<Exec, T>(exec, d.k, raw.k, width, a.inverse_k, {}, d.k);
     return;
   }
-  const bool has_rows = raw.q.extent(0) > 0;
-  start_sum(exec, g.q_norm, accumulate || has_rows);
-  start_sum(exec, g.k_norm, accumulate || has_rows);
   const RowTotal<Acc<T>, Exec> to_q(g.q_norm, accumulate), to_k(g.k_norm, accumulate);
   if (!context.splits_query_norms()) {
     rms_norm_backward<Exec, T>(exec, d.q, raw.q, w.q_norm, a.inverse_q, {}, d.q, to_q, context.workspace);

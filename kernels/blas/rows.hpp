@@ -144,13 +144,13 @@ struct RowTotal {
   RowTotal(const Vector<A, Exec>& total, bool adds_to_it = true) : values(total), adds(adds_to_it) {}
 };
 
-// Sums the rows of partial (chunks, D), in order, for a total (D); partial is used up. With no chunks there is no sum.
+// Sums the rows of partial (chunks, D), in order, for a total (D); partial is used up. With no chunks the sum is 0.
 template <class Exec, class A>
 static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, std::type_identity_t<RowTotal<A, Exec>> total) {
   constexpr std::int64_t width = 256;
   const auto chunks = static_cast<std::int64_t>(partial.extent(0)), d = static_cast<std::int64_t>(partial.extent(1));
-  if (chunks == 0) return;
   const bool adds = total.adds;
+  if (chunks == 0 && adds) return;
   A* const totals = total.values.data();
   for_rows(
       "add_chunks", exec, (d + width - 1) / width, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t block) {
@@ -162,7 +162,7 @@ static void add_chunks(const Exec& exec, Matrix<A, Exec> partial, std::type_iden
           each(lane, n, [&](int j) { sum[j] += part[j]; });
         }
         A* out = totals + begin;
-        each(lane, n, [&](int j) { out[j] = adds ? out[j] + sum[j] : sum[j]; });
+        each(lane, n, [&](int j) { out[j] = adds ? out[j] + sum[j] : chunks > 0 ? sum[j] : 0; });
       });
 }
 

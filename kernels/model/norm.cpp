@@ -54,7 +54,7 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(0));
-  if (d == 0 || n == 0) return;
+  if (d == 0) return;
   const int groups = static_cast<int>(x.extent(1)) / d;
   const bool bypass = residual.size() > 0;
   auto frame = workspace.frame();
@@ -145,7 +145,7 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(0));
-  if (d == 0 || n == 0) return;
+  if (d == 0) return;
   const bool bypass = residual.size() > 0;
   auto frame = workspace.frame();
   const NormScratch<Exec, T> scratch(workspace, x.extent(0), weight.extent(0));

@@ -56,7 +56,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
   using A = Acc<T>;
   const int d = static_cast<int>(weight.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(0));
-  if (d == 0 || n == 0) return;
+  if (d == 0) return;
   const A per_column = share / static_cast<A>(width);
   auto frame = workspace.frame();
   const Matrix<A, Exec> partial = RowSumScratch<Exec, A>(workspace, x.extent(0), weight.extent(0)).partial;

@@ -153,10 +153,12 @@ TYPED_TEST(Norm, RmsNormBackwardIsTheGradient) {
     expect_close(dx.get(), plain_add(through, r), norm_tolerance<T> + difference_tolerance, "dx");
     expect_close(dweight.get(), along, norm_tolerance<A> + difference_tolerance, "dweight");
 
-    // Without the bypass, and written over dy.
+    // Without the bypass, written over dy, with sums that take the place of what is there: without rows, 0.
     rms_norm_backward<Exec, T>(this->exec_, grad.read(), in.read(), weight.read_vector(), inverse.read_vector(), {},
-                               grad.matrix(), dweight.vector(), workspace);
+                               grad.matrix(), {dweight.vector(), false}, workspace);
     expect_close(grad.get(), through, norm_tolerance<T> + difference_tolerance, "dx in place of dy");
+    for (double& value : along.values) value -= 0.5;
+    expect_close(dweight.get(), along, norm_tolerance<A> + difference_tolerance, "dweight in place of another");
   }
 }
 
@@ -195,8 +197,13 @@ TYPED_TEST(Norm, LayerNormIsItsDefinitionBothWays) {
     expect_close(dweight.get(), dw, norm_tolerance<A> + difference_tolerance, "dweight");
     expect_close(dbias.get(), db, norm_tolerance<A> + difference_tolerance, "dbias");
     layer_norm_backward<Exec, T>(this->exec_, grad.read(), sum.read(), weight.read_vector(), mean.read_vector(),
-                                 inverse.read_vector(), {}, grad.matrix(), dweight.vector(), dbias.vector(), workspace);
+                                 inverse.read_vector(), {}, grad.matrix(), {dweight.vector(), false},
+                                 {dbias.vector(), false}, workspace);
     expect_close(grad.get(), through, norm_tolerance<T> + difference_tolerance, "dx in place of dy");
+    for (double& value : dw.values) value -= 0.5;
+    for (double& value : db.values) value -= 0.5;
+    expect_close(dweight.get(), dw, norm_tolerance<A> + difference_tolerance, "dweight in place of another");
+    expect_close(dbias.get(), db, norm_tolerance<A> + difference_tolerance, "dbias in place of another");
   }
 }
 
