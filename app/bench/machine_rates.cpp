@@ -64,6 +64,7 @@ std::string machine_table(const MachineRates& rates, const std::string& how,
     text += fmt::format("gflop = {:.9g}\nseconds = {:.4g}\nrefresh_s = {:.4g}\n", update.gflop, update.seconds,
                         update.refresh_s);
     if (update.matmul_precision != "fp32") text += fmt::format("matmul_precision = \"{}\"\n", update.matmul_precision);
+    if (update.ns_precision != "auto") text += fmt::format("ns_precision = \"{}\"\n", update.ns_precision);
   }
   return text;
 }

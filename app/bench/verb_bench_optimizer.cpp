@@ -117,6 +117,7 @@ std::vector<MeasuredUpdate> measure_updates(const std::vector<TensorSpec>& specs
     const auto count = static_cast<double>(group.specs.size());
     MeasuredUpdate update{.kind = matrix.kind, .bf16 = options.train.precision == TrainOptions::Precision::bf16};
     update.matmul_precision = matmul_precision(matrix);
+    update.ns_precision = ns_precision(matrix);
     update.rows = group.part.rows;
     update.cols = group.part.cols;
     update.gflop = find_matrix_kind(matrix.kind)->work(matrix, update.rows, update.cols).update / giga;

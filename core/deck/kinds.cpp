@@ -99,11 +99,18 @@ void set_key(MatrixOptions& options, std::string_view key, SetKey setter) {
 
 }  // namespace
 
-std::string matmul_precision(const MatrixOptions& options) {
+namespace {
+
+std::string word_of(const MatrixOptions& options, std::string_view name, const char* otherwise) {
   for (const KindKey& key : keys_of(options))
-    if (key.name == "matmul_precision") return key.word;
-  return "fp32";
+    if (key.name == name) return key.word;
+  return otherwise;
 }
+
+}  // namespace
+
+std::string matmul_precision(const MatrixOptions& options) { return word_of(options, "matmul_precision", "fp32"); }
+std::string ns_precision(const MatrixOptions& options) { return word_of(options, "ns_precision", "auto"); }
 
 std::vector<KindKey> keys_of(const MatrixOptions& options) {
   const MatrixKind* kind = find_matrix_kind(options.kind);

@@ -68,6 +68,7 @@ enum class MomentumBasis : std::uint8_t { original, rotated };  // rotated: the 
 // is for devices; a host has no such products, and computes in fp32.
 enum class MatmulPrecision : std::uint8_t { fp32, tf32, bf16 };
 inline constexpr std::initializer_list<const char*> matmul_precisions = {"fp32", "tf32", "bf16"};
+inline constexpr std::initializer_list<const char*> ns_precisions = {"auto", "fp32", "bf16"};
 
 struct Options;
 
@@ -248,8 +249,9 @@ void add_matrix_kind(MatrixKind);
 MatrixOptions default_options(const MatrixKind&);
 // Returns its own keys with the values that they have.
 std::vector<KindKey> keys_of(const MatrixOptions&);
-// Returns optimizer.matmul_precision; a kind without the key has "fp32".
+// Return optimizer.matmul_precision and optimizer.ns_precision; a kind without the key has "fp32" and "auto".
 std::string matmul_precision(const MatrixOptions&);
+std::string ns_precision(const MatrixOptions&);
 
 // Reads the kind's keys of [optimizer] and [optimizer.refresh] every.
 MatrixOptions read_matrix_options(Deck&, const MatrixKind&);

@@ -40,7 +40,7 @@ bool applies(const MeasuredUpdate& update, const MatrixOptions& options) {
   constexpr double giga = 1e9, digits = 1e-6;
   const double flops = work_of(options, update.rows, update.cols).update;
   return update.kind == options.kind && update.matmul_precision == matmul_precision(options) &&
-         std::abs(update.gflop * giga - flops) <= digits * flops;
+         update.ns_precision == ns_precision(options) && std::abs(update.gflop * giga - flops) <= digits * flops;
 }
 
 const MeasuredUpdate* find_measured(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,

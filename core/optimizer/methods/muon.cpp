@@ -42,7 +42,7 @@ void MuonOptions::fields(OptionFields& f) {
   f.word("ns_set", ns_set, newton_schulz_set_names());
   f.integer("ns_steps", ns_steps, {.min = 0, .max = most_steps});
   f.triples("ns_coefficients", ns_coefficients);
-  f.choice("ns_precision", ns_precision, {"auto", "fp32", "bf16"});
+  f.choice("ns_precision", ns_precision, ns_precisions);
   f.eps("ns_eps", ns_eps);
   f.choice("ns_normalize", ns_normalize, {"max", "add"});
   f.choice("ns_form", ns_form, {"auto", "plain", "gram"});

@@ -35,7 +35,7 @@ TEST(MachineRates, TheTableIsALayerOfADeck) {
 
 TEST(MachineRates, UpdatesAreReadAsTheyWereWritten) {
   const std::vector<MeasuredUpdate> updates = {{"muon", true, 2048, 1024, 21.474836, 0.0125, 0},
-                                               {"soap", false, 64, 96, 0.5, 0.25, 1.5, "bf16"}};
+                                               {"soap-muon", false, 64, 96, 0.5, 0.25, 1.5, "bf16", "fp32"}};
   const MachineOptions read = read_over(machine_table({1, 2, 3, {}}, "here", updates), "");
   EXPECT_FALSE(read.host.empty());
   ASSERT_EQ(read.update.size(), 2u);
@@ -48,6 +48,7 @@ TEST(MachineRates, UpdatesAreReadAsTheyWereWritten) {
     EXPECT_EQ(read.update[i].seconds, updates[i].seconds);
     EXPECT_EQ(read.update[i].refresh_s, updates[i].refresh_s);
     EXPECT_EQ(read.update[i].matmul_precision, updates[i].matmul_precision);
+    EXPECT_EQ(read.update[i].ns_precision, updates[i].ns_precision);
   }
 }
 

@@ -233,6 +233,12 @@ TEST(PlanLoads, MeasuredUpdatesComeBeforeEstimates) {
       options.machine.update[0].matmul_precision = "bf16";
       EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25 + refresh_s / 4);
     }
+    if (kind == std::string("muon")) {
+      matrix.set("ns_precision", "bf16");
+      EXPECT_EQ(seconds(96, 64), estimated) << "measured in the precision of the run";
+      options.machine.update[0].ns_precision = "bf16";
+      EXPECT_DOUBLE_EQ(seconds(96, 64), 0.25 + refresh_s / 4);
+    }
     options.machine.update[0].gflop *= 2;
     EXPECT_EQ(seconds(96, 64), estimated) << "measured with other keys";
   }
