@@ -40,12 +40,11 @@ void Pager::add(const std::string& name, std::shared_ptr<std::byte> memory, std:
   if (bytes == 0) return;
   Block block;
   block.name = name;
-  block.memory = memory.get();
-  block.held = std::move(memory);
+  block.memory = std::move(memory);
   block.bytes = bytes;
   block.seldom = seldom;
   block.place = blocks_.size();
-  memory_->add(block.memory);
+  memory_->add(block.memory.get());
   blocks_.push_back(std::move(block));
   bytes_ += whole(bytes);
 }
@@ -64,7 +63,8 @@ void Pager::open() {
          options_.key, options_.most, updates_, jobs_, working());
   if (blocks_.empty()) return;
   choose_kept();
-  std::sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) { return a.memory < b.memory; });
+  std::sort(blocks_.begin(), blocks_.end(),
+            [](const Block& a, const Block& b) { return a.memory.get() < b.memory.get(); });
   for (const Block& block : blocks_) store_->add(block.name, block.bytes);
   store_->open();
   reads_.reserve(blocks_.size());
@@ -81,16 +81,16 @@ Pager::Block* Pager::find(const void* memory) {
   if (!started_) return nullptr;
   const auto* at = static_cast<const std::byte*>(memory);
   const auto next = std::upper_bound(blocks_.begin(), blocks_.end(), at,
-                                     [](const std::byte* x, const Block& block) { return x < block.memory; });
+                                     [](const std::byte* x, const Block& block) { return x < block.memory.get(); });
   if (next == blocks_.begin()) return nullptr;
   Block& block = *std::prev(next);
-  return at < block.memory + block.bytes ? &block : nullptr;
+  return at < block.memory.get() + block.bytes ? &block : nullptr;
 }
 
 std::span<const std::byte> Pager::block_of(const void* memory) const {
   const Block* const block = find(memory);
   if (block == nullptr) return {};
-  return {block->memory, block->bytes};
+  return {block->memory.get(), block->bytes};
 }
 
 bool Pager::is_beyond_memory(const void* memory) {
@@ -101,12 +101,12 @@ bool Pager::is_beyond_memory(const void* memory) {
 // Gives memory to a block; one that nobody has written is zeros.
 void Pager::back(Block& block) {
   if (block.has_memory) return;
-  memory_->come(block.memory, block.bytes, !block.was_used);
+  memory_->come(block.memory.get(), block.bytes, !block.was_used);
   block.has_memory = block.was_used = true;
 }
 
 void Pager::drop(Block& block) {
-  if (std::exchange(block.has_memory, false)) memory_->go(block.memory, block.bytes);
+  if (std::exchange(block.has_memory, false)) memory_->go(block.memory.get(), block.bytes);
 }
 
 void Pager::wait(Lock& lock, const std::string& name) {
@@ -179,7 +179,7 @@ void Pager::unpin(const void* memory) {
   Block* const block = find(memory);
   if (block == nullptr) return;
   const std::lock_guard lock(mutex_);
-  memory_->used(block->memory);
+  memory_->used(block->memory.get());
   block->tier.apply(release);
   if (block->tier.state() == BlockState::ready) leave(*block);
 }

@@ -107,8 +107,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   using Clock = std::chrono::steady_clock;
   struct Block {
     std::string name;
-    std::byte* memory = nullptr;
-    std::shared_ptr<std::byte> held;  // the memory
+    std::shared_ptr<std::byte> memory;
     std::size_t bytes = 0;
     BlockTier tier;
     bool has_memory = false;               // at its addresses

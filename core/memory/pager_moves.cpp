@@ -29,7 +29,7 @@ Pager::Block* Pager::take(bool writes) {
     if (writes) block.tier.apply(write);
     block.moving = true;
     block.transfer.block = i;
-    block.transfer.memory = block.memory;
+    block.transfer.memory = block.memory.get();
     block.transfer.writes = writes;
     block.transfer.same = writes && !block.tier.changed();
     block.transfer.error.clear();

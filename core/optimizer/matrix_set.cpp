@@ -300,7 +300,7 @@ class StreamSet : public MatrixSet<Exec> {
     std::size_t sum = 0;
     for (const MatrixItem<Exec>& item : items_)
       sum += scratch_in_batch<Space>(options_, false, item.rows(), item.cols(), item.is_copied());
-    return std::min(sum, most_batch_scratch);
+    return batches_scratch(sum);
   }
 
   // Returns whether state starts over before update t; all earlier results are booked by then.

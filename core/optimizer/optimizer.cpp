@@ -34,7 +34,7 @@ MatrixTensor matrix_tensor(const OwnedTensor<Exec, T>& tensor, const OptimizerOp
   MatrixTensor matrix{tensor.spec, rates_of(tensor.spec, options), index.at(tensor.spec.name), tensor.saved};
   matrix.name = tensor.spec.name;
   if (tensor.is_whole()) return matrix;
-  if (tensor.spec.skew_block > 0 || is_by_head(tensor.spec, options))
+  if (tensor.spec.is_packed() || is_by_head(tensor.spec, options))
     matrix.row_begin = tensor.row_begin;
   else
     matrix.spec = slab_spec(tensor);

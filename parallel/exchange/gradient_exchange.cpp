@@ -35,7 +35,7 @@ void weights_by_block(Traffic& traffic, const Plan& plan, int number) {
     std::int64_t bytes = 0, of_experts = 0;
     for (const TensorSpec& spec : stage.specs)
       if (at(spec.block) == block)
-        (parallel.ep > 1 && spec.expert >= 0 ? of_experts : bytes) += sent_weight(spec, plan.input);
+        (is_shared_out(spec, parallel.ep) ? of_experts : bytes) += sent_weight(spec, plan.input);
     traffic.add("all_gather", "dp", "weights", gathers[block], gathers[block] * bytes);
     if (of_experts > 0 && expert_holders(parallel) > 1)
       traffic.add("all_gather", "holders", "expert weights", gathers[block], gathers[block] * of_experts / parallel.ep);

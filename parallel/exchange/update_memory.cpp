@@ -40,7 +40,7 @@ class UpdateScratch {
     std::vector<std::size_t> largest(at(streams));
     for (std::size_t i = 0; i < stream.size(); ++i)
       largest[at(stream[i])] = std::max(largest[at(stream[i])], bytes_[i]);
-    if (on_device_) largest.front() = std::max(largest.front(), std::min(batches_, most_batch_scratch));
+    if (on_device_) largest.front() = std::max(largest.front(), batches_scratch(batches_));
     std::size_t sum = shard_;
     for (const std::size_t bytes : largest) sum += bytes;
     return sum;

@@ -8,7 +8,7 @@
 namespace sestina {
 
 int holding_rank(const TensorSpec& spec, const ModelConfig& model, const ParallelOptions& parallel) {
-  if (parallel.ep == 1 || spec.expert < 0) return -1;
+  if (!is_shared_out(spec, parallel.ep)) return -1;
   return static_cast<int>(spec.expert / (model.num_experts / parallel.ep));
 }
 
@@ -28,8 +28,10 @@ void set_experts(ModelPart& part, const ParallelOptions& parallel, int dp_rank) 
   part.expert_room = parallel.expert_room;
 }
 
+bool is_shared_out(const TensorSpec& spec, int ep) { return ep > 1 && spec.expert >= 0; }
+
 bool is_of_experts(const StagePlan& stage, const BucketLayout& bucket, int ep) {
-  return ep > 1 && stage.specs[at(bucket.specs.front())].expert >= 0;
+  return is_shared_out(stage.specs[at(bucket.specs.front())], ep);
 }
 
 GradientBuckets buckets_of(const GradientBuckets& all, bool experts) {

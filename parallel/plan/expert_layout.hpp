@@ -25,7 +25,9 @@ void drop_other_experts(std::vector<TensorSpec>& local, const PlanInput&, int dp
 // Sets what the part of a data-parallel rank has of the experts.
 void set_experts(ModelPart&, const ParallelOptions&, int dp_rank);
 
-// True for a bucket that is exchanged by the holders of its experts alone; ep: parallel.ep.
+// Returns whether it is of an expert that not all ranks hold; ep: parallel.ep.
+bool is_shared_out(const TensorSpec&, int ep);
+// True for a bucket that is exchanged by the holders of its experts alone.
 bool is_of_experts(const StagePlan&, const BucketLayout&, int ep);
 // Returns the buckets of the gradient buffer that holders of experts exchange, or the others, as the ranks of that
 // group number themselves; they keep their places in the buffer, and the places of tensors are those in `all`. Sums of

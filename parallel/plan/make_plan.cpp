@@ -155,7 +155,7 @@ void assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local,
 }
 
 // Returns whether a matrix goes to a home under tensor parallelism: blocks of rotations are updated where they lie.
-bool has_home(const StagePlan& stage, int spec) { return stage.specs[at(spec)].skew_block == 0; }
+bool has_home(const StagePlan& stage, int spec) { return !stage.specs[at(spec)].is_packed(); }
 
 // Returns a load of a tensor-parallel rank below which no assignment goes. What each rank of its owner updates its own
 // part of counts once for each of them, wherever these are.

@@ -297,7 +297,7 @@ std::vector<int> group_sizes(int ranks) {
 
 bool divides(const TensorSpec& spec, const OptimizerOptions& optimizer) {
   return is_matrix_optimized(spec, optimizer) && find_matrix_kind(optimizer.matrix->kind)->shard_work &&
-         !is_by_head(spec, optimizer) && spec.skew_block == 0 && !optimizer.matrix->rules.any();
+         !is_by_head(spec, optimizer) && !spec.is_packed() && !optimizer.matrix->rules.any();
 }
 
 std::vector<SeparatePart> separate_parts(const TensorSpec& spec, const OptimizerOptions& optimizer) {

@@ -263,7 +263,7 @@ std::vector<BucketLayout> row_buckets(const std::vector<TensorSpec>& local, cons
 bool is_homed(const StagePlan& stage, int spec, const ParallelOptions& parallel) {
   using TpUpdate = ParallelOptions::TpUpdate;
   if (stage.home[at(spec)] == in_shares) return true;
-  return parallel.tp > 1 && stage.is_matrix(spec) && stage.specs[at(spec)].skew_block == 0 &&
+  return parallel.tp > 1 && stage.is_matrix(spec) && !stage.specs[at(spec)].is_packed() &&
          (parallel.tp_update == TpUpdate::home || parallel.tp_update == TpUpdate::duplicated);
 }
 
@@ -401,7 +401,7 @@ bool is_sharded(const TensorSpec& spec, const PlanInput& input) {
   const int tp = input.parallel.tp;
   if (tp == 1 || input.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return false;
   return is_matrix_optimized(spec, input.optimizer) && find_matrix_kind(input.optimizer.matrix->kind)->shard_work &&
-         !is_by_head(spec, input.optimizer) && spec.skew_block == 0 &&
+         !is_by_head(spec, input.optimizer) && !spec.is_packed() &&
          local_spec(spec, input.model, tp, 0).elements() != spec.elements();
 }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/base/threads.hpp"
 #include "parallel/comm/stream_order.hpp"
+#include "parallel/plan/expert_layout.hpp"
 
 namespace sestina {
 template <class Exec, class T>
@@ -17,7 +18,7 @@ BlockGather<Exec, T>::BlockGather(const Exec& exec, Communicator& group, const S
       blocks_.size(), std::vector<std::vector<Block>>(static_cast<std::size_t>(group.size())));  // by block and rank
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorSpec& spec = arena.specs()[i];
-    if (!spec.has_master() || (all.ep > 1 && spec.expert >= 0) != members.of_experts) continue;
+    if (!spec.has_master() || is_shared_out(spec, all.ep) != members.of_experts) continue;
     const auto block = static_cast<std::size_t>(spec.block);
     for (int rank = 0; rank < group.size(); ++rank) {
       const OwnedRows rows = owned_rows(stage, all, static_cast<int>(i), spec, members.first + rank * members.step);

@@ -98,7 +98,7 @@ bool has_same_fields(const std::vector<FieldSize>& whole, const MatrixPart& bloc
 }  // namespace
 
 std::vector<MatrixPart> own_blocks(const TensorSpec& spec, const OptimizerOptions& optimizer) {
-  if (!is_matrix_optimized(spec, optimizer) || spec.skew_block > 0 || is_by_head(spec, optimizer) ||
+  if (!is_matrix_optimized(spec, optimizer) || spec.is_packed() || is_by_head(spec, optimizer) ||
       optimizer.matrix->rules.any())
     return {};
   const std::vector<FieldSize> whole = fields_of_shape(optimizer, spec.rows, spec.cols);

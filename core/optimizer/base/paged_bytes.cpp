@@ -10,7 +10,7 @@
 namespace sestina {
 
 bool pages_moments(const TensorSpec& spec, const OptimizerOptions& options, MemorySpace memory) {
-  return leaves(memory, options.state_tier) && (!spec.is_vector() || spec.skew_block > 0);
+  return leaves(memory, options.state_tier) && (!spec.is_vector() || spec.is_packed());
 }
 
 std::size_t element_piece(const FieldSize& field) {

@@ -34,7 +34,7 @@ bool glob_match(std::string_view pattern, std::string_view name) {
 }
 
 bool is_matrix_optimized(const TensorSpec& spec, const OptimizerOptions& options) {
-  const bool packed = spec.skew_block > 0;
+  const bool packed = spec.is_packed();
   if (!options.matrix || (spec.is_vector() && !packed) || !spec.trainable) return false;
   bool matrix = spec.role == Role::matrix || packed;
   for (const OptimizerGroup& group : options.group)
@@ -109,7 +109,7 @@ std::int64_t longest_side(const OptimizerOptions& options) {
 bool is_by_head(const TensorSpec& spec, const OptimizerOptions& options) { return options.per_head && spec.heads > 1; }
 
 std::vector<MatrixPart> matrix_parts(const TensorSpec& spec, const OptimizerOptions& options) {
-  if (spec.skew_block > 0) return skew_parts(spec);
+  if (spec.is_packed()) return skew_parts(spec);
   const std::int64_t most = longest_side(options);
   std::vector<MatrixPart> parts;
   if (!is_by_head(spec, options)) {
@@ -128,7 +128,7 @@ std::string rule_of(const TensorSpec& spec, const OptimizerOptions& options) {
 
 std::string split_of(const TensorSpec& spec, const OptimizerOptions& options) {
   if (!is_matrix_optimized(spec, options)) return "elements";
-  if (spec.skew_block > 0) return "packed rotations";
+  if (spec.is_packed()) return "packed rotations";
   const std::vector<MatrixPart> parts = matrix_parts(spec, options);
   if (parts.size() == 1) return "whole";
   return parts.front().name.find("/head_") != std::string::npos ? "heads" : "blocks";
@@ -179,7 +179,7 @@ void require_skew_updates(Deck& deck, Options& options) {
   if (!optimizer.matrix || options.model.linear.is_dense()) return;
   const std::vector<TensorSpec> specs = tensor_specs(options.model);
   const auto packed = std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
-    return spec.skew_block > 0 && is_matrix_optimized(spec, optimizer);
+    return spec.is_packed() && is_matrix_optimized(spec, optimizer);
   });
   if (packed == specs.end()) return;
   const MatrixKind& kind = *find_matrix_kind(optimizer.kind);

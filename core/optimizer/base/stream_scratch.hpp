@@ -15,6 +15,8 @@ std::size_t host_scratch(const MatrixOptions&, const MatrixPart&);
 // alone. A batch takes at most so much as all matrices of a model of 134 million parameters take of Muon in bf16.
 std::size_t device_batch_scratch(const MatrixOptions&, const MatrixPart&);
 inline constexpr std::size_t most_batch_scratch = std::size_t{512} << 20;
+// Returns what the batches of matrices take that add so many bytes in all: they are made one after the other.
+inline std::size_t batches_scratch(std::size_t all) { return all < most_batch_scratch ? all : most_batch_scratch; }
 
 // Returns the bytes for a shard of a matrix that is updated where its shards are. computes_bf16: the model computes in
 // bf16.

@@ -63,7 +63,7 @@ void require_whole_sides(Deck& deck, Options& options) {
   if (keys.dialect != Keys::Dialect::release) return;
   std::int64_t longest = 0;
   for (const TensorSpec& spec : tensor_specs(options.model)) {
-    if (!is_matrix_optimized(spec, optimizer) || spec.skew_block > 0) continue;
+    if (!is_matrix_optimized(spec, optimizer) || spec.is_packed()) continue;
     longest = std::max({longest, spec.rows / (is_by_head(spec, optimizer) ? spec.heads : 1), spec.cols});
   }
   if (longest > keys.max_dim)
