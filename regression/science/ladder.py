@@ -1,5 +1,5 @@
-"""L05, L1, L2: optimizers compared at the end of training, at 20 bytes of text for each parameter besides the embeddings
-(ladder.toml), by the rules of "Fantastic pretraining optimizers" (arXiv 2509.02046): each has the best rate of its own
+"""L05, L1, L2, L5, L30: optimizers compared at the end of training, at 20 bytes of text for each parameter besides the
+embeddings (ladder.toml), by the rules of "Fantastic pretraining optimizers" (arXiv 2509.02046): each has the best rate of its own
 grid, the schedule ends at zero, and only ends are compared. R05: refreshes of SOAP in every update, in every tenth, and
 by a worker.
 """
@@ -7,11 +7,15 @@ by a worker.
 from cells import Cell, Experiment
 from judge import chain, loss
 
-STEPS = {"05": 1170, "1": 2450, "2": 4650}  # of 8,192 bytes
+STEPS = {"05": 1170, "1": 2450, "2": 4650, "5": 2940, "30": 4900}  # of 8,192 bytes; of 32,768 and 131,072
 SIZES = {"05": (),
          "1": ("model.hidden_size=128", "model.intermediate_size=352", "model.num_hidden_layers=5"),
          "2": ("model.hidden_size=160", "model.intermediate_size=448", "model.num_hidden_layers=6",
-               "model.num_attention_heads=5")}
+               "model.num_attention_heads=5"),
+         "5": ("model.hidden_size=256", "model.intermediate_size=704", "model.num_hidden_layers=6", "train.global_batch=256",
+               "train.micro_batch=64"),
+         "30": ("model.hidden_size=512", "model.intermediate_size=1408", "model.num_hidden_layers=10",
+                "model.num_attention_heads=8", "train.global_batch=1024", "train.micro_batch=64")}
 BALL = ("optimizer.hyperball=true",)
 METHODS = {"adamw": ("AdamW", 3e-3, ()),
            "muon": ("Muon", 1e-2, ("optimizer.kind=muon",)),
