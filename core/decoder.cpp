@@ -139,15 +139,16 @@ void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool s
     const auto norm_frame = workspace.frame();
     RowSums<T, Exec>{context};  // as query_norms_forward does
   }
-  {
+  const auto mlp = [&] {
     const auto mlp_frame = workspace.frame();
     take_rows<T>(context, mlp_width(c));  // as mlp_forward_down does
     thin(mlp_width(c));
-  }
-  if (!c.has_experts()) return;
+  };
+  if (!c.has_experts()) return mlp();
   declare<TokenSortScratch<Exec>>(workspace, rows, c.num_experts);
   take_rows<T>(context, c.num_experts_per_tok * c.moe_intermediate_size);  // as experts_forward_down does
   take_rows<T>(context, c.num_experts_per_tok * c.hidden_size);
+  mlp();  // of the shared expert, which works before the sums
   thin(c.moe_intermediate_size);
   thin(c.hidden_size);
 }

@@ -362,11 +362,13 @@ void require_trainable(Deck& deck, Options& options) {
   require_state_tier(deck, options);
   const MatrixKind* kind = find_matrix_kind(options.optimizer.kind);
   if (parallel.tp_update == ParallelOptions::TpUpdate::distributed && parallel.tp > 1 && !(kind && kind->shard_work)) {
-    // Gram matrices of the side that is not cut are sums over shards; those of the cut side are products between them.
+    // Gram matrices of the side that is not cut are sums over shards; bases turn the cut side too, so that directions
+    // would travel to where it is whole and back, as far as gradients and weights of home do, and factors on top.
     const bool has_bases = kind && kind->newton_schulz;
     deck.error("parallel.tp_update",
                fmt::format("distributed is implemented for {}, not for {}{}", fmt::join(shardable_kinds(), ", "),
-                           options.optimizer.kind, has_bases ? ", whose factor of the cut side no rank can form" : ""),
+                           options.optimizer.kind,
+                           has_bases ? ", whose bases turn the cut side too: it would send more than home" : ""),
                "home, duplicated, blockwise");
   }
   require_groups(deck, options);

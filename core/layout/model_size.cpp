@@ -222,8 +222,7 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   const std::size_t inner = bytes(n, mlp_width(c)), norms = post ? sums(2 * n) : 0;
   const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
   const ExpertScratch experts = expert_scratch(part, n, w);
-  const std::size_t forward =
-      stream + std::max({inner + whole, norms, whole + experts.forward}) + formed.scratch.forward;
+  const std::size_t forward = stream + std::max(inner + whole + experts.forward, norms) + formed.scratch.forward;
   const std::size_t backward_mlp =
       stream + before + whole + inner + whole + experts.backward + formed.passed_mlp + formed.scratch.backward;
   const std::size_t backward_attention = stream + before + whole + bytes(n, c.query_width()) +

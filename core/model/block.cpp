@@ -129,6 +129,13 @@ void activate_backward(Context<Exec>& context, const Matrix<T, Exec>& d_inner, c
     gelu_backward<Exec, T>(context.exec, gelu_form(context.config()), d_inner, up, up, d_inner);
 }
 
+// Returns the work of the shared expert, or none where there is none; it refers to `work`.
+template <class Exec, class Work>
+SharedWork shared_work(const Context<Exec>& context, const Work& work) {
+  if (!has_mlp(context)) return {};
+  return std::cref(work);
+}
+
 // Computes a mixture, of which each tensor-parallel rank has a part of every expert, and sums the parts of all experts
 // at once.
 template <class Exec, class T>
@@ -136,13 +143,13 @@ void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec,
                             LayerActivations<Exec, T>& a, const Matrix<T, Exec>& down) {
   SESTINA_REQUIRE(!context.post_norm(), "a norm after experts");
   sum_rows<T>(context, down, [&](const Matrix<T, Exec>& partial) {
-    if (has_mlp(context)) {
+    const auto shared = [&] {
       auto frame = context.workspace.frame();
       const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
       activate<Exec, T>(context, a.up, inner);
       linear_product<Exec, T>(context, w.down, inner, a.kept_down, partial);
-    }
-    experts_forward_down<Exec, T>(context, w, a, has_mlp(context), partial);
+    };
+    experts_forward_down<Exec, T>(context, w, a, shared_work(context, shared), partial);
   });
 }
 
@@ -161,11 +168,10 @@ template <class Exec, class T>
 void mixture_backward_summed(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                              LayerActivations<Exec, T>& a, MlpGradients<Exec, T>& d, const Matrix<T, Exec>& d_in) {
   sum_rows<T>(context, d_in, [&](const Matrix<T, Exec>& partial) {
-    if (has_mlp(context)) {
-      backward_to_up<Exec, T>(context, w, a, d);
-      linear_backward_input<Exec, T>(context, w.up, a.up, partial, d.passed_up);
-    }
-    experts_backward_input<Exec, T>(context, w, a, d.down, has_mlp(context), partial, d.experts);
+    const auto to_up = [&] { backward_to_up<Exec, T>(context, w, a, d); };
+    const auto to_input = [&] { linear_backward_input<Exec, T>(context, w.up, a.up, partial, d.passed_up); };
+    experts_backward_input<Exec, T>(context, w, a, d.down,
+                                    {shared_work(context, to_up), shared_work(context, to_input)}, partial, d.experts);
   });
 }
 
@@ -175,8 +181,11 @@ template <class Exec, class T>
 void mlp_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, LayerActivations<Exec, T>& a) {
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> x = whole_rows<T>(context, a.h2);
-  if (has_mlp(context)) linear_forward<Exec, T>(context, w.up, x, a.up, a.kept_up);
-  if (context.config().has_experts()) experts_forward_up<Exec, T>(context, w, x, a);
+  const auto product = [&] { linear_forward<Exec, T>(context, w.up, x, a.up, a.kept_up); };
+  if (context.config().has_experts())
+    experts_forward_up<Exec, T>(context, w, x, a, shared_work(context, product));
+  else
+    product();
 }
 
 template <class Exec, class T>
@@ -220,10 +229,14 @@ void mlp_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>
                          const typename Gradients<Exec, T>::Layer& g) {
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> x = whole_rows<T>(context, a.h2);
-  if (context.config().has_experts()) experts_backward_weight<Exec, T>(context, w, a, x, d.experts, accumulate, g);
-  if (!has_mlp(context)) return;
-  linear_backward_weight<Exec, T>(context, w.down, d.down, d.inner, accumulate, g.down, a.kept_down, d.passed_down);
-  linear_backward_weight<Exec, T>(context, w.up, a.up, x, accumulate, g.up, a.kept_up, d.passed_up);
+  const auto products = [&] {
+    linear_backward_weight<Exec, T>(context, w.down, d.down, d.inner, accumulate, g.down, a.kept_down, d.passed_down);
+    linear_backward_weight<Exec, T>(context, w.up, a.up, x, accumulate, g.up, a.kept_up, d.passed_up);
+  };
+  if (context.config().has_experts())
+    experts_backward_weight<Exec, T>(context, w, a, x, d.experts, accumulate, g, shared_work(context, products));
+  else
+    products();
 }
 
 #define SESTINA_MLP_LAYER(Exec, T)                                                                                    \

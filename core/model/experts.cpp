@@ -72,13 +72,21 @@ void for_experts(const Context<Exec>& context, const ExpertRows& rows, const Bod
 }
 
 // Returns rows (R, width) of this rank's tokens as rows (R', width) of its experts: themselves where all are here, else
-// in `to`.
+// in `to`, where they are after arrive().
 template <class Exec, class T>
 Matrix<T, Exec> send(Context<Exec>& context, const ExpertRows& rows, const Matrix<T, Exec>& from,
                      const Matrix<T, Exec>& to) {
   if (context.experts == nullptr) return from;
   context.experts->send(context.exec, rows, Matrix<const T, Exec>(from), to);
   return to;
+}
+// Does the shared expert's work, before rows that other ranks sent are needed.
+template <class Exec>
+void arrive(Context<Exec>& context, const SharedWork& work) {
+  if (context.experts != nullptr)
+    context.experts->finish(context.exec, work);
+  else if (work)
+    work();
 }
 // Returns rows of experts as rows of tokens, in the same way.
 template <class Exec, class T>
@@ -100,9 +108,9 @@ Matrix<T, Exec> take_here(Context<Exec>& context, const LayerActivations<Exec, S
   return context.workspace.template take<T>(static_cast<std::size_t>(a.rows->here()), width);
 }
 
-// Returns rows of x (N, D) at the experts (R', D), in scratch of the caller's frame.
+// Sets rows of x (N, D) off and returns them as they come to the experts (R', D), in scratch of the caller's frame.
 template <class Exec, class T>
-Matrix<T, Exec> tokens_at_experts(Context<Exec>& context, const LayerActivations<Exec, T>& a,
+Matrix<T, Exec> tokens_to_experts(Context<Exec>& context, const LayerActivations<Exec, T>& a,
                                   const Matrix<const T, Exec>& x) {
   const Matrix<T, Exec> sorted = take_sorted<T>(context, a, x.extent(1));
   gather_tokens<Exec, T>(context.exec, x, a.token, sorted);
@@ -113,7 +121,7 @@ Matrix<T, Exec> tokens_at_experts(Context<Exec>& context, const LayerActivations
 
 template <class Exec, class T>
 void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w, Matrix<const T, Exec> x,
-                        LayerActivations<Exec, T>& all) {
+                        LayerActivations<Exec, T>& all, const SharedWork& shared) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
   const Exec& exec = context.exec;
   if constexpr (std::is_same_v<T, Acc<T>>)
@@ -125,7 +133,8 @@ void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>:
   sort_tokens<Exec>(exec, a.chosen, a.place, a.token, a.counts, context.workspace);
   fetch_counts(context, a);
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, x);
+  const Matrix<T, Exec> rows = tokens_to_experts<Exec, T>(context, a, x);
+  arrive(context, shared);
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
       linear_forward<Exec, T>(context, w.experts[i].up, row_range(rows, begin, end),
@@ -135,7 +144,7 @@ void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>:
 
 template <class Exec, class T>
 void experts_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
-                          const LayerActivations<Exec, T>& all, bool add, Matrix<T, Exec> branch) {
+                          const LayerActivations<Exec, T>& all, const SharedWork& shared, Matrix<T, Exec> branch) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
   auto frame = context.workspace.frame();
   const auto here = static_cast<std::size_t>(a.rows->here());
@@ -147,29 +156,29 @@ void experts_forward_down(Context<Exec>& context, const typename Weights<Exec, T
       linear_forward<Exec, T>(context, w.experts[i].down, row_range(inner, begin, end), row_range(out, begin, end));
   });
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, branch.extent(1)) : Matrix<T, Exec>();
-  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, out, back), a.place, a.choice_weights, add,
-                        branch);
+  const Matrix<T, Exec> rows = send_back<Exec, T>(context, *a.rows, out, back);
+  arrive(context, shared);
+  combine_rows<Exec, T>(context.exec, rows, a.place, a.choice_weights, static_cast<bool>(shared), branch);
 }
 
 namespace {
 
 // Computes d.rows and d.inner, the gradient of expert_up in its place, and returns the gradients of the choices'
-// weights (R, 1), in scratch of the caller's frame.
+// weights (R, 1), in scratch of the caller's frame; they are on their way and there after arrive().
 template <class Exec, class T>
-Matrix<Acc<T>, Exec> backward_through_experts(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
-                                              const LayerActivations<Exec, T>& a, Matrix<const T, Exec> d_out,
-                                              const ExpertGradients<Exec, T>& d) {
+Matrix<Acc<T>, Exec> backward_to_expert_up(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
+                                           const LayerActivations<Exec, T>& a, Matrix<const T, Exec> d_out,
+                                           const SharedWork& shared, const ExpertGradients<Exec, T>& d) {
   using A = Acc<T>;
   const Matrix<A, Exec> sorted = take_sorted<A>(context, a, 1);
   sort_choices<Exec, A>(context.exec, a.choice_weights, a.place, Vector<A, Exec>(sorted.data(), sorted.size()));
   const Matrix<A, Exec> weight = send<Exec, A>(context, *a.rows, sorted, take_here<A>(context, a, 1));
-  if (context.experts == nullptr) {
-    gather_tokens<Exec, T>(context.exec, d_out, a.token, d.rows);
-  } else {
+  {
     auto frame = context.workspace.frame();
-    const Matrix<T, Exec> rows = take_sorted<T>(context, a, d_out.extent(1));
+    const Matrix<T, Exec> rows = context.experts ? take_sorted<T>(context, a, d_out.extent(1)) : d.rows;
     gather_tokens<Exec, T>(context.exec, d_out, a.token, rows);
     send<Exec, T>(context, *a.rows, rows, d.rows);
+    arrive(context, shared);
   }
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
@@ -178,9 +187,7 @@ Matrix<Acc<T>, Exec> backward_through_experts(Context<Exec>& context, const type
   });
   weighted_swiglu_backward<Exec, T>(context.exec, d.inner, row_range(a.expert_up, 0, a.rows->here()),
                                     Vector<A, Exec>(weight.data(), weight.size()));
-  const Matrix<A, Exec> d_weight = send_back<Exec, A>(context, *a.rows, weight, sorted);
-  context.group.sum(context.exec, Vector<A, Exec>(d_weight.data(), d_weight.size()));
-  return d_weight;
+  return send_back<Exec, A>(context, *a.rows, weight, sorted);
 }
 
 // Sets d_in (N, D) to the router's part of the gradient of its input, or adds it: on each tensor-parallel rank that of
@@ -201,15 +208,11 @@ bool router_backward_input(Context<Exec>& context, const Matrix<const T, Exec>& 
 
 template <class Exec, class T>
 void experts_backward_input(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
-                            const LayerActivations<Exec, T>& all, Matrix<const T, Exec> d_out, bool add,
-                            Matrix<T, Exec> d_in, const ExpertGradients<Exec, T>& d) {
+                            const LayerActivations<Exec, T>& all, Matrix<const T, Exec> d_out,
+                            const SharedBackward& shared, Matrix<T, Exec> d_in, const ExpertGradients<Exec, T>& d) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
   auto frame = context.workspace.frame();
-  const Matrix<Acc<T>, Exec> d_weight = backward_through_experts<Exec, T>(context, w, a, d_out, d);
-  choose_experts_backward<Exec, T>(context.exec, router_rule(context),
-                                   {a.router, a.choice_weights, a.log_sums, a.chosen, a.place, a.counts},
-                                   Vector<Acc<T>, Exec>(d_weight.data(), d_weight.size()), d.router);
-  const bool adds = router_backward_input<Exec, T>(context, w.router.weight, d.router, add, d_in);
+  const Matrix<Acc<T>, Exec> d_weight = backward_to_expert_up<Exec, T>(context, w, a, d_out, shared.to_up, d);
   const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
     if (begin < end)
@@ -217,18 +220,31 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
                                      row_range(rows, begin, end));
   });
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, d_in.extent(1)) : Matrix<T, Exec>();
-  combine_rows<Exec, T>(context.exec, send_back<Exec, T>(context, *a.rows, rows, back), a.place, {}, adds, d_in);
+  const Matrix<T, Exec> of_tokens = send_back<Exec, T>(context, *a.rows, rows, back);
+  arrive(context, shared.to_input);
+  const Vector<Acc<T>, Exec> weights(d_weight.data(), d_weight.size());
+  context.group.sum(context.exec, weights);
+  choose_experts_backward<Exec, T>(context.exec, router_rule(context),
+                                   {a.router, a.choice_weights, a.log_sums, a.chosen, a.place, a.counts}, weights,
+                                   d.router);
+  const bool adds =
+      router_backward_input<Exec, T>(context, w.router.weight, d.router, static_cast<bool>(shared.to_input), d_in);
+  combine_rows<Exec, T>(context.exec, of_tokens, a.place, {}, adds, d_in);
 }
 
 template <class Exec, class T>
 void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec, T>::Layer& w,
                              const LayerActivations<Exec, T>& all, Matrix<const T, Exec> x,
                              const ExpertGradients<Exec, T>& d, bool accumulate,
-                             const typename Gradients<Exec, T>::Layer& g) {
+                             const typename Gradients<Exec, T>::Layer& g, const SharedWork& shared) {
   const LayerActivations<Exec, T> a = rows_of_pass<Exec, T>(context, all);
-  linear_backward_weight<Exec, T>(context, w.router, d.router, x, accumulate, g.router);
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> rows = tokens_at_experts<Exec, T>(context, a, x);
+  const Matrix<T, Exec> rows = tokens_to_experts<Exec, T>(context, a, x);
+  const auto while_they_travel = [&] {
+    linear_backward_weight<Exec, T>(context, w.router, d.router, x, accumulate, g.router);
+    if (shared) shared();
+  };
+  arrive(context, std::ref(while_they_travel));
   for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool first) {
     const bool adds = accumulate || !first;
     linear_backward_weight<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
@@ -238,17 +254,18 @@ void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec
   });
 }
 
-#define SESTINA_EXPERTS(Exec, T)                                                                               \
-  template void experts_forward_up<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,           \
-                                            Matrix<const T, Exec>, LayerActivations<Exec, T>&);                \
-  template void experts_forward_down<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,         \
-                                              const LayerActivations<Exec, T>&, bool, Matrix<T, Exec>);        \
-  template void experts_backward_input<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,       \
-                                                const LayerActivations<Exec, T>&, Matrix<const T, Exec>, bool, \
-                                                Matrix<T, Exec>, const ExpertGradients<Exec, T>&);             \
-  template void experts_backward_weight<Exec, T>(                                                              \
-      Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,               \
-      Matrix<const T, Exec>, const ExpertGradients<Exec, T>&, bool, const typename Gradients<Exec, T>::Layer&);
+#define SESTINA_EXPERTS(Exec, T)                                                                                     \
+  template void experts_forward_up<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,                 \
+                                            Matrix<const T, Exec>, LayerActivations<Exec, T>&, const SharedWork&);   \
+  template void experts_forward_down<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,               \
+                                              const LayerActivations<Exec, T>&, const SharedWork&, Matrix<T, Exec>); \
+  template void experts_backward_input<Exec, T>(                                                                     \
+      Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,                     \
+      Matrix<const T, Exec>, const SharedBackward&, Matrix<T, Exec>, const ExpertGradients<Exec, T>&);               \
+  template void experts_backward_weight<Exec, T>(Context<Exec>&, const typename Weights<Exec, T>::Layer&,            \
+                                                 const LayerActivations<Exec, T>&, Matrix<const T, Exec>,            \
+                                                 const ExpertGradients<Exec, T>&, bool,                              \
+                                                 const typename Gradients<Exec, T>::Layer&, const SharedWork&);
 SESTINA_INSTANTIATE(SESTINA_EXPERTS)
 
 }  // namespace sestina

@@ -6,7 +6,8 @@
 //
 // Where context.experts is set, experts lie on the ranks of its group, of which each has its tokens and, in R' rows
 // sorted by own expert and source rank, those for its experts. The host needs the counts: each forward pass of a layer
-// waits for the space once.
+// waits for the space once. While rows are on their way, there and back, the caller's shared expert works (SharedWork).
+// It does so between the same steps where nothing travels, and what it writes is read later alone: the same bits.
 //
 // Tensor-parallel ranks make the same choices, each from all rows and with the whole router, and each has a part of the
 // width of every expert. So outputs, gradients of inputs and gradients of the choices' weights are parts: the caller
@@ -26,11 +27,12 @@ namespace sestina {
 // Chooses the experts from x, all rows (N, D) of activations.h2, and computes activations.expert_up.
 template <class Exec, class T>
 void experts_forward_up(Context<Exec>&, const typename Weights<Exec, T>::Layer&, Matrix<const T, Exec> x,
-                        LayerActivations<Exec, T>&);
-// Sets branch (N, D) to this rank's part of the sums of the chosen experts, or adds it.
+                        LayerActivations<Exec, T>&, const SharedWork&);
+// Sets branch (N, D) to this rank's part of the sums of the chosen experts, or adds it to what the shared expert put
+// there.
 template <class Exec, class T>
 void experts_forward_down(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
-                          bool add, Matrix<T, Exec> branch);
+                          const SharedWork&, Matrix<T, Exec> branch);
 
 // What the input part leaves for the weight part. The gradient of gate and up lies in activations.expert_up.
 template <class Exec, class T>
@@ -56,17 +58,22 @@ ExpertGradients<Exec, T> kept_expert_gradients(const LayerActivations<Exec, T>& 
   return {row_range(kept.expert_inner, 0, here), row_range(kept.expert_rows, 0, here), kept.router};
 }
 
-// Sets d_in (N, D) to this rank's part of the gradient of h2 that comes through experts and router, or adds it, from
-// d_out (N, D).
+// The two halves of the shared expert's own backward pass: through down_proj, and through up_proj to d_in.
+struct SharedBackward {
+  SharedWork to_up, to_input;
+};
+
+// Sets d_in (N, D) to this rank's part of the gradient of h2 that comes through experts and router, or adds it to what
+// the shared expert put there, from d_out (N, D).
 template <class Exec, class T>
 void experts_backward_input(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
-                            Matrix<const T, Exec> d_out, bool add, Matrix<T, Exec> d_in,
+                            Matrix<const T, Exec> d_out, const SharedBackward&, Matrix<T, Exec> d_in,
                             const ExpertGradients<Exec, T>&);
 // Computes the gradients of the weights from x, as above: zero for an expert without tokens; the router's whole and
 // equal on all ranks.
 template <class Exec, class T>
 void experts_backward_weight(Context<Exec>&, const typename Weights<Exec, T>::Layer&, const LayerActivations<Exec, T>&,
                              Matrix<const T, Exec> x, const ExpertGradients<Exec, T>&, bool accumulate,
-                             const typename Gradients<Exec, T>::Layer&);
+                             const typename Gradients<Exec, T>::Layer&, const SharedWork&);
 
 }  // namespace sestina

@@ -1,6 +1,7 @@
 // The interfaces that point upward: parallel/ and io/ attach to the mathematics of one rank through them.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -63,6 +64,10 @@ struct ExpertRows {
   std::int64_t here() const { return std::accumulate(received.begin(), received.end(), std::int64_t{0}); }
 };
 
+// Work of the shared expert, which needs no rows of other ranks: it is done while those are on their way. Empty: none.
+// (A std::ref of a lambda keeps it from allocating.)
+using SharedWork = std::function<void()>;
+
 // Expert parallelism: rows of tokens travel to the ranks that hold their experts, and back. This base class is one rank
 // that holds all experts, and is never called. Of E experts rank r of the group holds those from r E / size() on.
 template <class Exec>
@@ -74,7 +79,8 @@ struct ExpertOps {
   // Fills `received` from what all ranks have in `sent`. It waits for all ranks.
   virtual void exchange_counts(ExpertRows&) { no_group(); }
   // send: this rank's rows, sorted by expert, become rows sorted by (own expert, source rank) of all ranks. send_back
-  // is the reverse way. Rows have no padding; their numbers are the sums of the lists.
+  // is the reverse way. Rows have no padding; their numbers are the sums of the lists. Both only set rows off: until
+  // finish() neither those that leave nor the places of those that come may be touched. Several may be on their way.
   virtual void send(const Exec&, const ExpertRows&, Matrix<const float, Exec>, Matrix<float, Exec>) { no_group(); }
   virtual void send(const Exec&, const ExpertRows&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) { no_group(); }
   virtual void send(const Exec&, const ExpertRows&, Matrix<const double, Exec>, Matrix<double, Exec>) { no_group(); }
@@ -83,6 +89,8 @@ struct ExpertOps {
   virtual void send_back(const Exec&, const ExpertRows&, Matrix<const double, Exec>, Matrix<double, Exec>) {
     no_group();
   }
+  // Does the work, and then waits for all rows that are on their way.
+  virtual void finish(const Exec&, const SharedWork&) { no_group(); }
 
  private:
   static void no_group() { SESTINA_REQUIRE(false, "one rank holds all experts"); }

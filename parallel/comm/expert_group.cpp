@@ -69,6 +69,7 @@ void ExpertGroup<Exec>::move(const Exec& exec, const char* name, const std::vect
                              const std::vector<Way>& to_ways, T* to, std::size_t width) {
   ++count_.sends;
   const auto at = [width](std::int64_t row) { return static_cast<std::size_t>(row) * width; };
+  on_their_way_ = name;
   start_after(exec, group_, "expert rows");
   for (const Way& way : to_ways)
     if (way.peer != rank()) group_.receive(way.peer, to + at(way.begin), at(way.count) * sizeof(T));
@@ -82,7 +83,15 @@ void ExpertGroup<Exec>::move(const Exec& exec, const char* name, const std::vect
     convert<Exec, T, T>(exec, Vector<const T, Exec>(from + at(out.begin), at(out.count)),
                         Vector<T, Exec>(to + at(in.begin), at(in.count)));
   }
-  group_.wait_in(queue_of(exec), name);
+}
+
+template <class Exec>
+void ExpertGroup<Exec>::finish(const Exec& exec, const SharedWork& work) {
+  if (work) {
+    const TraceSpan span(trace_, "while tokens travel");
+    work();
+  }
+  group_.wait_in(queue_of(exec), on_their_way_);
 }
 
 #define SESTINA_EXPERT_SENDS(T)                                                                                 \

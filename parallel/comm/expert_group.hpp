@@ -1,20 +1,24 @@
 // An expert-parallel group over a communicator: the ExpertOps of the model. Ranks hold the experts in order, equally
 // many each. The rows that a rank sends for one expert are one message, which comes to lie where the receiver wants it:
-// nothing is staged, and nothing depends on what comes first.
+// nothing is staged, and nothing depends on what comes first. Messages leave at once, and are waited for in finish():
+// on a host they travel while the space works; a device's library sends them off when they are waited for.
 #pragma once
 #include <utility>
 #include <vector>
 
 #include "core/model/seams.hpp"
 #include "parallel/comm/communicator.hpp"
+#include "parallel/comm/trace.hpp"
 
 namespace sestina {
 
 template <class Exec>
 class ExpertGroup final : public ExpertOps<Exec> {
  public:
-  // room: the most rows that may come to this rank in one pass (ModelPart::expert_rows).
-  ExpertGroup(Communicator& group, std::int64_t room) : group_(group), room_(room) {}
+  // room: the most rows that may come to this rank in one pass (ModelPart::expert_rows). The trace (null: none) shows
+  // the work that is done while rows travel, and must outlive the group.
+  ExpertGroup(Communicator& group, std::int64_t room, Trace* trace = nullptr)
+      : group_(group), room_(room), trace_(trace) {}
   int size() const override { return group_.size(); }
   int rank() const override { return group_.rank(); }
 
@@ -26,6 +30,7 @@ class ExpertGroup final : public ExpertOps<Exec> {
   void send_back(const Exec&, const ExpertRows&, Matrix<const float, Exec>, Matrix<float, Exec>) override;
   void send_back(const Exec&, const ExpertRows&, Matrix<const bf16, Exec>, Matrix<bf16, Exec>) override;
   void send_back(const Exec&, const ExpertRows&, Matrix<const double, Exec>, Matrix<double, Exec>) override;
+  void finish(const Exec&, const SharedWork&) override;
 
   void complete() { group_.complete("expert-parallel group"); }  // called before a wait for the space
 
@@ -48,8 +53,10 @@ class ExpertGroup final : public ExpertOps<Exec> {
 
   Communicator& group_;
   std::int64_t room_;
-  std::vector<std::int64_t> by_source_;  // counts as they come: by source rank, and for each by own expert
-  std::vector<Way> out_, in_;            // by expert of the model; by source rank and, for each, own expert
+  Trace* trace_;
+  const char* on_their_way_ = "expert rows";  // the name of the rows that were sent off last
+  std::vector<std::int64_t> by_source_;       // counts as they come: by source rank, and for each by own expert
+  std::vector<Way> out_, in_;                 // by expert of the model; by source rank and, for each, own expert
   Count count_;
 };
 

@@ -27,7 +27,8 @@ std::unique_ptr<Tie<Exec, T>> make_tie(const RankParts& parts) {
 template <class Exec, class T>
 SharedParts<Exec, T>::SharedParts(const Exec& exec, const RankParts& parts)
     : groups(parts.groups,
-             parts.part.expert_rows(static_cast<std::int64_t>(parts.passes.micro_batch) * parts.passes.sequence)),
+             parts.part.expert_rows(static_cast<std::int64_t>(parts.passes.micro_batch) * parts.passes.sequence),
+             parts.trace),
       evaluated(parts.passes.micro_batch, parts.passes.sequence, 1) {
   const auto tokens = static_cast<std::int64_t>(parts.passes.micro_batch) * parts.passes.sequence;
   for (const LinkOptions& link : stage_links(parts.input, parts.pipe, parts.schedule, parts.part.own_rows(tokens)))

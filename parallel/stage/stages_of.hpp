@@ -19,9 +19,9 @@ class RefreshWorkers;
 // Here these have the types that the stages compute with.
 template <class Exec>
 struct StageGroups {
-  // expert_room: see ExpertGroup.
-  StageGroups(RankGroups& of, std::int64_t expert_room)
-      : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas), experts(*of.experts, expert_room) {}
+  // expert_room, trace: see ExpertGroup.
+  StageGroups(RankGroups& of, std::int64_t expert_room, Trace* trace)
+      : ranks(of), tensor(*of.grid.tp_group), replicas(*of.replicas), experts(*of.experts, expert_room, trace) {}
   RankGroups& ranks;
   TensorGroup<Exec> tensor, replicas;
   ExpertGroup<Exec> experts;

@@ -46,8 +46,8 @@ TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
   refused(12, 3, "train.micro_batch: 4 micro-batches for parallel.dp = 3 ranks");
 }
 
-// The factor of the cut side has products of rows that lie on different ranks; scores of passes in flight are found
-// again under stashed weights alone.
+// Bases of the cut side need directions where it is whole, which sends more than whole gradients to homes do
+// (inputs/README.md has the sum); scores of passes in flight are found again under stashed weights alone.
 TEST(Options, BasesOfCutSidesAndScoresWithoutAStashCannotBeHad) {
   const auto refusal = [](const std::string& text) {
     Deck deck;
@@ -60,8 +60,9 @@ TEST(Options, BasesOfCutSidesAndScoresWithoutAStashCannotBeHad) {
                     clip = "[optimizer]\nqk_clip = 100\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n";
   EXPECT_NE(
       refusal(soap_muon + "tp_update = \"distributed\"\n")
-          .find("distributed is implemented for muon, normuon, adamuon, not for soap-muon, whose factor of the cut "
-                "side no rank can form"),
+          .find(
+              "distributed is implemented for muon, normuon, adamuon, not for soap-muon, whose bases turn the cut side "
+              "too: it would send more than home"),
       std::string::npos);
   EXPECT_EQ(refusal(soap_muon + "partition = \"groups\"\n"), "");
   EXPECT_EQ(refusal(clip), "");

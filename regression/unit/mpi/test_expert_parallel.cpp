@@ -53,10 +53,12 @@ void check_rows(RowsOf rows_of, std::size_t own, std::size_t width) {
   Kokkos::deep_copy(
       from, Kokkos::View<const T**, Kokkos::LayoutRight, Kokkos::HostSpace>(mine.data(), from.extent(0), width));
   group.send(Exec(), rows, Matrix<const T, Exec>(from), Matrix<T, Exec>(there));
+  group.finish(Exec(), {});
   Exec().fence();
   const std::vector<double> got = host_values<Exec>(there.data(), static_cast<std::int64_t>(there.size()));
   for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], static_cast<double>(float(expected[i]))) << i;
   group.send_back(Exec(), rows, Matrix<const T, Exec>(there), Matrix<T, Exec>(back));
+  group.finish(Exec(), {});
   Exec().fence();
   const std::vector<double> returned = host_values<Exec>(back.data(), static_cast<std::int64_t>(back.size()));
   for (std::size_t i = 0; i < returned.size(); ++i) ASSERT_EQ(returned[i], static_cast<double>(float(mine[i]))) << i;

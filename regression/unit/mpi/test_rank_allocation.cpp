@@ -43,6 +43,7 @@ TEST(RankAllocation, AStepWithExpertsOnSeveralRanksAllocatesNothing) {
                                       std::tuple(2, 2, Shard::state), std::tuple(1, 4, Shard::weights)}) {
     TrainingCase run = training_case("muon", Family::qwen3_moe);
     run.options.model.num_experts = 8;
+    run.options.model.shared_expert_intermediate_size = 16;
     run.options.model.router_bias_rate = 1e-12;  // too little for another choice
     run.options.train.global_batch = 8;
     run.options.parallel.tp = tp;

@@ -162,6 +162,35 @@ TEST(TraceOrder, ReceivesOfAPipelineStartAhead) {
   }
 }
 
+// Rows leave for their experts, and come back, before the shared expert works, and are waited for after that: twice in
+// the forward pass of a layer, twice for the gradients of inputs, once for those of weights, under which the router's
+// gradient is computed in any case.
+TEST(TraceOrder, TheSharedExpertWorksWhileTokensTravel) {
+  for (const std::int64_t shared : {0, 16}) {
+    TrainingCase set = training_case("adamw", Family::qwen3_moe);
+    Options& o = set.options;
+    o.model.num_experts = 4;
+    o.model.num_experts_per_tok = 2;
+    o.model.moe_intermediate_size = 24;
+    o.model.shared_expert_intermediate_size = shared;
+    o.parallel.dp = o.parallel.ep = world().size();
+    const Recorded run(set, steps);
+    const Spans works = run.named("while tokens travel");
+    const auto passes = static_cast<std::size_t>(steps * run.micros * o.model.num_hidden_layers);
+    EXPECT_EQ(works.size(), (shared > 0 ? 5 : 1) * passes);
+    Spans exchanges = run.exchanges("tokens to the experts", -1);
+    const Spans back = run.exchanges("tokens back from the experts", -1);
+    EXPECT_EQ(exchanges.size(), 3 * passes);
+    EXPECT_EQ(back.size(), 2 * passes);
+    exchanges.insert(exchanges.end(), back.begin(), back.end());
+    for (const Event& work : works)
+      EXPECT_EQ(std::count_if(exchanges.begin(), exchanges.end(),
+                              [&](const Event& e) { return e.begin <= work.begin && work.end <= e.end; }),
+                1)
+          << "shared expert " << shared;
+  }
+}
+
 // Ranks: TraceFile 2 4
 
 TEST(TraceFile, IsWhatAViewerReads) {
