@@ -124,15 +124,18 @@ StepBench::Products time_products(Executor& executor, int steps, const std::func
   return {median(seconds), median(flops) / median(seconds) * 1e-12, 0};
 }
 
-// Sets periods with optimizer.refresh.every = "auto". The first step makes first results, and allocates: the second one
-// is timed.
+// Sets periods with optimizer.refresh.every = "auto", and who refreshes with executor = "auto". The first step makes
+// first results, and allocates: the second one is timed.
 RefreshPeriods set_periods(Executor& executor, const Options& options, Communicator& world,
                            const std::function<void()>& step) {
   step();
   const double start = now_seconds();
   step();
-  RefreshPeriods periods = fit_periods(executor.plan(), agreed_speed(now_seconds() - start, options, world));
-  use_periods(executor, periods);
+  const RefreshSpeed speed = agreed_speed(now_seconds() - start, options, world);
+  const RefreshOptions& refresh = options.optimizer.refresh;
+  RefreshPeriods periods;
+  if (refresh.automatic) use_periods(executor, periods = fit_periods(executor.plan(), speed));
+  if (refresh.chooses_executor) use_executors(executor, agreed_executors(executor, speed, periods));
   return periods;
 }
 
@@ -164,7 +167,8 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
     clock.move_waits(waits.gather, waits.reduce, waits.homes, waits.update);
   };
   RefreshPeriods periods;
-  if (options.optimizer.refresh.automatic) periods = set_periods(executor, options, runtime.world(), step);
+  if (options.optimizer.refresh.automatic || options.optimizer.refresh.chooses_executor)
+    periods = set_periods(executor, options, runtime.world(), step);
   for (int i = 0; i < arguments.warmup; ++i) step();
   std::vector<RankStep> mine;
   for (int i = 0; i < arguments.steps; ++i) {

@@ -83,6 +83,20 @@ void use_periods(Executor& executor, const RefreshPeriods& periods) {
   for (PipelineStage* stage : executor.runs()) stage->optimizer_control().set_refresh_periods(periods.of);
 }
 
+RefreshExecutors agreed_executors(const Executor& executor, RefreshSpeed speed, const RefreshPeriods& periods) {
+  constexpr double giga = 1e9;
+  if (const auto& declared = executor.plan().input.machine.worker_gflops)
+    speed = {.step_s = speed.step_s, .flops = *declared * giga};
+  RefreshExecutors executors = choose_executors(executor.plan(), speed, periods);
+  spdlog::info("refresh    {}: an update takes {:.3g} s", to_text(executors), speed.step_s);
+  for (const std::string& line : table_lines(executors)) spdlog::info("           {}", line);
+  return executors;
+}
+
+void use_executors(Executor& executor, const RefreshExecutors& executors) {
+  for (PipelineStage* stage : executor.runs()) stage->optimizer_control().set_refresh_executors(executors.in_update);
+}
+
 namespace {
 
 std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::string& run_dir, int rank) {

@@ -27,6 +27,11 @@ RefreshSpeed measure_speed(Executor&, const SampleSet& training, const Options&,
 // Gives the periods to the optimizers of all stages of this rank.
 void use_periods(Executor&, const RefreshPeriods&);
 
+// Chooses who computes refreshes (optimizer.refresh.executor = "auto"), with machine.worker_gflops in the place of the
+// workers' measured speed where it is given; says the table.
+RefreshExecutors agreed_executors(const Executor&, RefreshSpeed, const RefreshPeriods&);
+void use_executors(Executor&, const RefreshExecutors&);
+
 // With optimizer.refresh.tier a rank's preconditioners, and with optimizer.state_tier its moments, lie in a file
 // between their uses, or, those of a device, in host memory.
 

@@ -116,7 +116,7 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
       restore_hf_weights(executor_, executor_.model_fields(), options_.model, options_.model.from_hf);
   });
   executor_.weights_changed();
-  if (options_.optimizer.refresh.automatic) set_periods();
+  set_refreshes();
   if (const auto& matrix = options_.optimizer.matrix; matrix && matrix->refresh_drift > 0)
     spdlog::info("refresh    sides whose bases have drifted by more than {}, looked at every {} updates",
                  matrix->refresh_drift, matrix->refresh_every);
@@ -126,12 +126,14 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
   start_audits(stages);
 }
 
-// A resumed run keeps its periods, on whatever machine it goes on: they decide its bits.
-void Trainer::set_periods() {
-  if (!periods_.of.empty()) {
-    spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
-  } else {
-    const RefreshSpeed speed = measure_speed(executor_, training_, options_, runtime_.world());
+// A resumed run keeps its periods, and who refreshes, on whatever machine it goes on: they decide its bits.
+void Trainer::set_refreshes() {
+  const RefreshOptions& refresh = options_.optimizer.refresh;
+  const bool fits = refresh.automatic && periods_.of.empty(),
+             chooses = refresh.chooses_executor && executors_.in_update.empty();
+  RefreshSpeed speed;
+  if (fits || chooses) speed = measure_speed(executor_, training_, options_, runtime_.world());
+  if (fits) {
     periods_ = fit_periods(executor_.plan(), speed);
     spdlog::info("refresh    {}: an update takes {:.3g} s, a worker refreshes {}", to_text(periods_), speed.step_s,
                  to_text(speed));
@@ -139,8 +141,15 @@ void Trainer::set_periods() {
       spdlog::warn(
           "{} matrices take a worker longer to refresh than optimizer.refresh.staleness = {} updates: these wait",
           periods_.late, options_.optimizer.matrix->refresh_staleness);
+  } else if (refresh.automatic) {
+    spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
   }
-  use_periods(executor_, periods_);
+  if (refresh.automatic) use_periods(executor_, periods_);
+  if (chooses)
+    executors_ = agreed_executors(executor_, speed, periods_);
+  else if (refresh.chooses_executor)
+    spdlog::info("refresh    {}, as the checkpoint says", to_text(executors_));
+  if (refresh.chooses_executor) use_executors(executor_, executors_);
 }
 
 ExitCode Trainer::run() {

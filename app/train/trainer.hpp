@@ -109,10 +109,10 @@ class Trainer final {
   [[noreturn]] void fail_unsaved(double failed, const char* what);  // fails on all ranks; failed: the largest of all
   bool stop_voted();                                                // votes on all ranks together
   void load();
-  void set_periods();     // optimizer.refresh.every = "auto"; collective
+  void set_refreshes();   // optimizer.refresh.every = "auto", executor = "auto"; collective
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
-  void load_periods(const nlohmann::json& extra);
+  void load_refreshes(const nlohmann::json& extra);
   std::vector<StateField> all_fields() const;
   void note_refresh_failures();  // notes those of preconditioners since the last update
   void write_diagnostics();
@@ -156,8 +156,9 @@ class Trainer final {
   bool proved_ = false;      // every tensor gets the update that the deck asks for
   CheckpointWriter checkpoints_;
   StepReport report_;
-  const ReportParts told_;  // parts of a step's report that all ranks are told
-  RefreshPeriods periods_;  // with every = "auto": chosen at the start of the run, and kept
+  const ReportParts told_;      // parts of a step's report that all ranks are told
+  RefreshPeriods periods_;      // with every = "auto": chosen at the start of the run, and kept
+  RefreshExecutors executors_;  // the same with executor = "auto"
   PhaseClock& clock_;
   EnergyCounters energy_;
   double processor_seconds_ = 0;  // of this rank, when the step began

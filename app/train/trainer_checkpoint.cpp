@@ -58,6 +58,7 @@ RunState Trainer::run_state() const {
   nlohmann::json extra{{"skipped", skipped_}};
   if (const auto pipeline = executor_.pipeline_state()) extra["pipeline"] = json_of(*pipeline);
   if (!periods_.of.empty()) extra["refresh_periods"] = periods_.of;
+  if (!executors_.in_update.empty()) extra["refresh_executors"] = executors_.in_update;
   save_spikes(extra);
   state.extra = extra.dump();
   return state;
@@ -181,7 +182,7 @@ void Trainer::load() {
   const nlohmann::json extra = run.extra.empty() ? nlohmann::json::object() : nlohmann::json::parse(run.extra);
   skipped_ = extra.value("skipped", std::int64_t{0});
   load_in_flight(reader, extra);
-  load_periods(extra);
+  load_refreshes(extra);
   load_spikes(extra);
   if (run.instruction_set != instruction_set())
     spdlog::warn("{} was written on {}, this is {}: the run continues, but not bit for bit", setup_.checkpoint,
@@ -190,16 +191,23 @@ void Trainer::load() {
   metrics_.rewind(step_, step_);
 }
 
-// Reads the periods; there are none where the checkpoint is of a run with another optimizer.refresh.every, which a fork
-// may be.
-void Trainer::load_periods(const nlohmann::json& extra) {
-  const auto found = extra.find("refresh_periods");
-  if (!options_.optimizer.refresh.automatic || found == extra.end()) return;
-  std::vector<std::int64_t> periods = found->get<std::vector<std::int64_t>>();
+// Reads periods and who refreshes; there is nothing where the checkpoint is of a run with another
+// optimizer.refresh.every or executor, which a fork may be.
+void Trainer::load_refreshes(const nlohmann::json& extra) {
+  const RefreshOptions& refresh = options_.optimizer.refresh;
+  if (!refresh.automatic && !refresh.chooses_executor) return;
+  const std::size_t matrices = matrix_count(tensor_specs(options_.model), options_.optimizer);
   const std::int64_t least = options_.optimizer.matrix->refresh_staleness + 1;
-  const bool fits = periods.size() == matrix_count(tensor_specs(options_.model), options_.optimizer) &&
-                    std::all_of(periods.begin(), periods.end(), [&](std::int64_t p) { return p >= least; });
-  if (fits) periods_.of = std::move(periods);
+  if (const auto found = extra.find("refresh_periods"); refresh.automatic && found != extra.end()) {
+    std::vector<std::int64_t> periods = found->get<std::vector<std::int64_t>>();
+    const bool fits = periods.size() == matrices &&
+                      std::all_of(periods.begin(), periods.end(), [&](std::int64_t p) { return p >= least; });
+    if (fits) periods_.of = std::move(periods);
+  }
+  if (const auto found = extra.find("refresh_executors"); refresh.chooses_executor && found != extra.end()) {
+    std::vector<std::uint8_t> in_update = found->get<std::vector<std::uint8_t>>();
+    if (in_update.size() == matrices) executors_.in_update = std::move(in_update);
+  }
 }
 
 // Reads what an asynchronous pipeline had in flight, where it fits this pipeline.

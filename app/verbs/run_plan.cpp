@@ -101,6 +101,8 @@ void estimate(RunPlan& run) {
 constexpr double refresh_share = 0.3;
 
 double worker_speed(const Options& o) {  // FLOP/s
+  constexpr double giga = 1e9;
+  if (o.machine.worker_gflops) return *o.machine.worker_gflops * giga;
   return refresh_share * *o.machine.peak_tflops * 1e12 / std::max(1, planned_threads(o));
 }
 
@@ -110,8 +112,20 @@ std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
   return fit_periods(run.plan, {*run.forward_backward_s, worker_speed(o)});
 }
 
-// Estimates asynchronous refreshes of the rank whose workers have most of them. [machine] of a device says nothing of
-// the cores next to it: their time is not known then.
+// [machine] of a device says nothing of the cores next to it, unless it has the speed of workers.
+bool knows_workers(const Options& o) {
+  const bool on_device = planned_threads(o) == 0 || o.machine.memory || o.optimizer.refresh.chooses_executor;
+  return o.machine.worker_gflops || (o.machine.peak_tflops && !on_device);
+}
+
+std::optional<RefreshExecutors> planned_executors(const RunPlan& run) {
+  const Options& o = run.options;
+  if (!o.optimizer.refresh.chooses_executor || !run.forward_backward_s || !knows_workers(o)) return std::nullopt;
+  return choose_executors(run.plan, {*run.forward_backward_s, worker_speed(o)},
+                          run.refresh_periods.value_or(RefreshPeriods{}));
+}
+
+// Estimates asynchronous refreshes of the rank whose workers have most of them, as if these had all.
 void estimate_workers(RunPlan& run) {
   const Options& o = run.options;
   if (o.optimizer.refresh_workers() == 0) return;
@@ -120,9 +134,7 @@ void estimate_workers(RunPlan& run) {
   for (const StagePlan& stage : run.plan.stages)
     for (const double flops : worker_flops(stage, run.plan.input, periods))
       run.refresh_flops = std::max(*run.refresh_flops, flops);
-  const bool on_device = planned_threads(o) == 0 || o.machine.memory;
-  if (o.machine.peak_tflops && !on_device)
-    run.refresh_s = *run.refresh_flops / (o.optimizer.refresh_workers() * worker_speed(o));
+  if (knows_workers(o)) run.refresh_s = *run.refresh_flops / (o.optimizer.refresh_workers() * worker_speed(o));
 }
 
 // Compares needs with memory. A device holds all of its rank but the copy that a checkpoint is written from, which lies
@@ -161,6 +173,7 @@ RunPlan make_run_plan(const Options& options) {
   estimate(run);
   if (options.optimizer.matrix) run.measured = measured_shapes(run.plan.stages, run.plan.input);
   run.refresh_periods = planned_periods(run);
+  run.refresh_executors = planned_executors(run);
   estimate_workers(run);
   return run;
 }

@@ -30,8 +30,9 @@ struct RunPlan {
   std::vector<Memory> compared;
   double flops_per_token = 0, tokens_per_step = 0, flops_per_step = 0;
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s, nvme_s,
-      link_s;                                     // empty: the machine is not known
-  std::optional<RefreshPeriods> refresh_periods;  // with every = "auto", where the machine is known
+      link_s;                                         // empty: the machine is not known
+  std::optional<RefreshPeriods> refresh_periods;      // with every = "auto", where the machine is known
+  std::optional<RefreshExecutors> refresh_executors;  // with executor = "auto", where the machine is known
   // Asynchronous refreshes of the busiest rank in an update: what its workers compute, and their time.
   std::optional<double> refresh_flops, refresh_s;
   struct Link {

@@ -191,6 +191,15 @@ void print_updates(const RunPlan& run) {
 void print_refreshes(const RunPlan& run) {
   if (const auto& matrix = run.options.optimizer.matrix; matrix && matrix->refresh_drift > 0)
     fmt::print("refreshes   by drift: every {} updates at most, which is what is estimated\n\n", matrix->refresh_every);
+  if (run.refresh_executors) {
+    fmt::print("refreshes   {}, at the rates of [machine]\n", to_text(*run.refresh_executors));
+    for (const std::string& line : table_lines(*run.refresh_executors)) fmt::print("  {}\n", line);
+    fmt::print("\n");
+  } else if (run.options.optimizer.refresh.chooses_executor) {
+    fmt::print(
+        "refreshes   by workers or in the update, chosen at the start; not known without machine.peak_tflops and "
+        "machine.worker_gflops\n\n");
+  }
   if (!run.options.optimizer.refresh.automatic) return;
   if (run.refresh_periods)
     fmt::print("refreshes   {}, at the rates of [machine]; a run measures its own at its start\n\n",

@@ -25,6 +25,9 @@ struct LinearOptions {
   // poet-x
   enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
+  // sampling = "fully-stochastic": of each side of a weight (of each of its shards) one block is trained, on block_size
+  // of its rows or columns that each merge draws; else the blocks together hold all of them.
+  bool one_block = false;
   bool staggered = false;  // merge_phase: layer l merges at updates t with (t + l) mod merge_every = 0, not all at once
   // The ||Q||_2 of a rotation above which its layer is merged early (0: never), and the updates from one look to the
   // next.

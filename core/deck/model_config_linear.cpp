@@ -19,6 +19,8 @@ void read_poet(Deck& deck, LinearOptions& o) {
   const std::string variant = deck.choice("model.linear.variant", "fast", {"fast", "mem", "xq"});
   o.variant = variant == "xq" ? Variant::xq : variant == "mem" ? Variant::mem : Variant::fast;
   o.block_size = deck.integer("model.linear.block_size", o.block_size, {.min = 2, .max = 1 << 14});
+  o.one_block = deck.choice("model.linear.sampling", "block-stochastic", {"block-stochastic", "fully-stochastic"}) ==
+                "fully-stochastic";
   o.merge_every = deck.integer("model.linear.merge_every", o.merge_every, count);
   o.staggered = deck.choice("model.linear.merge_phase", "together", {"together", "staggered"}) == "staggered";
   o.merge_bound = deck.number(merge_bound_key, 0, not_negative);
@@ -132,7 +134,10 @@ void require_state_bits(Deck& deck, const Options& options) {
   const Sides whole = sides_of(options.model, o.shards), parts = sides_of(options.model, options.parallel.tp);
   std::int64_t common = 0;  // divisor of the numbers that a rank has of the rotations that are cut
   for (std::size_t side = 1; side < parts.size() && options.parallel.tp > 1; ++side)
-    if (whole[side].second % o.block_size == 0) common = std::gcd(common, parts[side].second * (o.block_size - 1) / 2);
+    if (whole[side].second % o.block_size == 0) {
+      const std::int64_t turned = o.one_block ? o.shards / options.parallel.tp * o.block_size : parts[side].second;
+      common = std::gcd(common, turned * (o.block_size - 1) / 2);
+    }
   if (common % optimizer.state_block == 0) return;
   std::string allowed;
   for (std::int64_t block = 8; block <= 2048 && common % block == 0; block *= 2) allowed += fmt::format("{}, ", block);

@@ -166,6 +166,7 @@ MachineOptions MachineOptions::read(Deck& deck) {
   machine.network_bandwidth = deck.maybe_number("machine.network_bandwidth", positive);
   machine.disk_bandwidth = deck.maybe_number("machine.disk_bandwidth", positive);
   machine.host_bandwidth = deck.maybe_number("machine.host_bandwidth", positive);
+  machine.worker_gflops = deck.maybe_number("machine.worker_gflops", positive);
   machine.memory = deck.maybe_number("machine.memory", positive);
   machine.host_memory = deck.maybe_number("machine.host_memory", positive);
   machine.host = deck.text("machine.host", "");

@@ -55,6 +55,7 @@ struct MeasuredUpdate {
 struct MachineOptions {  // of the target, for plan's estimates and MFU; null = not known
   std::optional<double> peak_tflops, memory_bandwidth, network_bandwidth, disk_bandwidth;  // TFLOP/s, GB/s
   std::optional<double> host_bandwidth;       // GB/s between a device and host memory, both ways together
+  std::optional<double> worker_gflops;        // GFLOP/s of a worker on the host at refreshes
   std::optional<double> memory, host_memory;  // GB of a device, of a node
   std::string host;                           // where updates were measured
   std::vector<MeasuredUpdate> update;
@@ -130,6 +131,7 @@ struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
   std::int64_t count = 0, window = 0;  // one stage's share: refreshes in so many updates; 0: one in `every`
   std::int64_t max_failures = 3;       // in a row, of one factor, before the run stops
   bool asynchronous = false;           // mode = "async"; when results are put in place: MatrixOptions
+  bool chooses_executor = false;       // executor = "auto": by matrix (parallel/plan/refresh_budget.hpp)
   int workers = 1, priority = 0;       // threads in addition to those that compute; added to their nice value
   std::vector<int> cores;              // cores that they may run on; empty: any
   std::int64_t coherence_every = 0;    // updates that replicas may drift, see parallel/plan/coherence.hpp

@@ -41,10 +41,10 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
                        *visibility = "optimizer.refresh.visibility", *workers = "optimizer.refresh.workers",
                        *cores = "optimizer.refresh.cores", *priority = "optimizer.refresh.priority",
                        *coherence = "optimizer.refresh.coherence_every", *drift = "optimizer.refresh.coherence_drift",
-                       *snapshot = "optimizer.refresh.snapshot";
+                       *snapshot = "optimizer.refresh.snapshot", *executor = "optimizer.refresh.executor";
   refresh.asynchronous = deck.choice(mode, "inline", {"inline", "async"}) == "async";
   if (!refresh.asynchronous) {
-    for (const char* key : {late, visibility, workers, cores, priority, coherence, drift, snapshot})
+    for (const char* key : {late, visibility, workers, cores, priority, coherence, drift, snapshot, executor})
       refuse(deck, key, "needs optimizer.refresh.mode = \"async\"", "no such key with mode = \"inline\"");
     return;
   }
@@ -66,6 +66,10 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
   matrix.snapshot_bf16 = deck.choice(snapshot, "fp32", {"fp32", "bf16"}) == "bf16";
   if (matrix.snapshot_bf16 && copies_gradients(kind, matrix))
     deck.error(snapshot, "kind = \"" + kind.name + "\" copies a gradient, and no symmetric factor", "\"fp32\"");
+  refresh.chooses_executor = deck.choice(executor, "worker", {"worker", "auto"}) == "auto";
+  if (refresh.chooses_executor && matrix.refresh_staleness == 0)
+    deck.error(executor, "chooses between workers and the update, which is all with optimizer.refresh.staleness = 0",
+               "worker");
   matrix.refresh_eager = deck.choice(visibility, "fixed", {"fixed", "eager"}) == "eager";
   refresh.workers = static_cast<int>(deck.integer(workers, 1, {.min = 1, .max = max_threads}));
   for (const std::int64_t core : deck.integers(cores, {.min = 0, .max = 1023}))

@@ -4,7 +4,9 @@
 namespace sestina {
 namespace {
 
-std::int64_t packed(const LinearOptions& o, std::int64_t n) { return n * (o.block_size - 1) / 2; }
+std::int64_t packed(const LinearOptions& o, std::int64_t n, std::int64_t parts) {
+  return turned_of(o, n, parts) * (o.block_size - 1) / 2;
+}
 
 TensorSpec frozen(TensorSpec spec, Stored stored) {
   spec.trainable = false;
@@ -18,8 +20,9 @@ std::int64_t merge_phase(const LinearOptions& o, int layer) {
   return o.staggered && layer >= 0 ? layer % o.merge_every : 0;
 }
 
-TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, const char* name, std::int64_t n) {
-  TensorSpec spec = weight_part(dense, part, name, packed(o, n), 1, Role::vector);
+TensorSpec rotation(const LinearOptions& o, const TensorSpec& dense, int part, const char* name,
+                    std::int64_t elements) {
+  TensorSpec spec = weight_part(dense, part, name, elements, 1, Role::vector);
   spec.initial = Initial::zeros;
   spec.skew_block = o.block_size;
   spec.lr_factor = o.lr_factor;
@@ -64,13 +67,14 @@ void add_groups(const LinearOptions& o, const TensorSpec& dense, std::vector<Ten
 std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& dense) {
   const std::int64_t out = dense.rows, in = dense.cols;
   const bool coded = o.variant == LinearOptions::Variant::xq;
+  const ShardedSides shards = sharded_sides(o, dense.cut);
   std::vector<TensorSpec> specs = {
       frozen(weight_part(dense, poet_base, coded ? "codes" : "base", out, in, Role::matrix),
              coded ? Stored::code : Stored::compute),
       frozen(weight_part(dense, poet_perm_in, "perm_in", in, 1, Role::vector), Stored::index),
       frozen(weight_part(dense, poet_perm_out, "perm_out", out, 1, Role::vector), Stored::index),
-      rotation(o, dense, poet_rotation_in, "rotation_in", in),
-      rotation(o, dense, poet_rotation_out, "rotation_out", out)};
+      rotation(o, dense, poet_rotation_in, "rotation_in", packed(o, in, shards.in)),
+      rotation(o, dense, poet_rotation_out, "rotation_out", packed(o, out, shards.out))};
   cut_with(dense, specs);
   if (coded) add_groups(o, dense, specs);
   if (o.residual) {
@@ -95,8 +99,16 @@ std::int64_t kept(const LinearOptions& o, std::int64_t out, std::int64_t) {
 
 std::int64_t passed(const LinearOptions&, std::int64_t, std::int64_t in) { return in; }
 
+// Returns the rows and columns of both sides that blocks hold. Tensor parallelism may cut one side, which has the
+// shards.
+std::int64_t turned_of_both(const LinearOptions& o, std::int64_t out, std::int64_t in) {
+  return o.one_block ? (o.shards + 1) * o.block_size : out + in;
+}
+
 // The gradients of all blocks of both sides.
-std::int64_t sums(const LinearOptions& o, std::int64_t out, std::int64_t in) { return (out + in) * o.block_size; }
+std::int64_t sums(const LinearOptions& o, std::int64_t out, std::int64_t in) {
+  return turned_of_both(o, out, in) * o.block_size;
+}
 
 FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
   const PoetOptions options = poet_options(o);
@@ -111,13 +123,15 @@ FormScratch poet_x_scratch(const LinearOptions& o, const FormShape& shape) {
 // kept are made again.
 FormWork poet_x_work(const LinearOptions& o, std::int64_t out, std::int64_t in) {
   const auto m = static_cast<double>(out), n = static_cast<double>(in), b = static_cast<double>(o.block_size);
-  const double inner = 2 * m * n + 2 * n * b, sides = 2 * (m + n) * b, series = 2 * 2 * b * b;
+  const auto both = static_cast<double>(turned_of_both(o, out, in));
+  const double of_in = o.one_block ? both / 2 : n;  // which side has the shards is not known here
+  const double inner = 2 * m * n + 2 * of_in * b, sides = 2 * both * b, series = 2 * 2 * b * b;
   const bool again = kept(o, out, in) == 0;
   FormWork work;
   work.per_row = 2 * (2 * m * n + sides) + sides + (again ? inner : 0);
-  work.per_pass = 2 * series * (m + n) + (again ? series * n : 0);
-  work.per_sum = 5 * 2 * b * b * (m + n);
-  work.per_merge = series * (m + n) + 2 * 2 * m * n * b;
+  work.per_pass = 2 * series * both + (again ? series * of_in : 0);
+  work.per_sum = 5 * 2 * b * b * both;
+  work.per_merge = series * both + 2 * m * n * b * (o.one_block ? of_in / m + of_in / n : 2);
   return work;
 }
 
@@ -128,9 +142,14 @@ ShardedSides sharded_sides(const LinearOptions& o, TensorCut cut) {
   return cut == TensorCut::cols ? ShardedSides{1, o.shards} : ShardedSides{o.shards, 1};
 }
 
+std::int64_t turned_of(const LinearOptions& o, std::int64_t n, std::int64_t parts) {
+  return o.one_block ? parts * o.block_size : n;
+}
+
 PoetOptions poet_options(const LinearOptions& o) {
   PoetOptions options;
   options.block = static_cast<std::size_t>(o.block_size);
+  options.most = o.one_block ? static_cast<std::size_t>(o.shards) : 0;
   options.fourth = o.even ? 2 : 1;
   options.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
   options.zero_in_range = o.zero_in_range;

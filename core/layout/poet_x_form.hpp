@@ -15,7 +15,12 @@ struct PoetOptions {
   std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
   bool zero_in_range = true;  // the range of the codes includes 0
   bool residual = false;      // a byte next to each value of the base keeps what bf16 leaves of a merge
+  std::size_t most = 0;       // blocks of a side, at most; 0: as many as it has room for
 
+  // Returns the rows, or columns, of a side of n that blocks may hold.
+  std::size_t turned(std::size_t n) const { return most > 0 ? std::min(n, most * block) : n; }
+  // Returns those that a packed rotation of so many elements turns: b for each b (b - 1) / 2.
+  std::size_t turned_by(std::size_t elements) const { return block > 1 ? 2 * elements / (block - 1) : 0; }
   // Returns the rows that a merge rotates at a time: whole blocks, and few elements compared with a large weight.
   std::size_t tile_rows(std::size_t out, std::size_t in) const {
     constexpr std::size_t elements = std::size_t{1} << 20;
@@ -35,8 +40,9 @@ struct PoetScratch {
   // rotations, and what makes them.
   std::size_t pass(const PoetOptions& s, std::size_t n, std::size_t out, std::size_t in) const {
     const std::size_t wide = std::max(out, in);
-    return 2 * piece(n * wide, element) + piece(in * s.block, element) + piece(out * s.block, element) +
-           5 * piece(wide * s.block, accumulate) + (s.group > 0 ? piece(out * in, element) : 0);
+    return 2 * piece(n * wide, element) + piece(s.turned(in) * s.block, element) +
+           piece(s.turned(out) * s.block, element) + 5 * piece(s.turned(wide) * s.block, accumulate) +
+           (s.group > 0 ? piece(out * in, element) : 0);
   }
   // Returns the bytes of a merge: a copy of the base as it was, two tiles of rows, both rotations and what makes them,
   // index maps, and for codes all sums before they are coded. It is enough to make a dense weight, and to take one, as
@@ -44,8 +50,8 @@ struct PoetScratch {
   std::size_t merge(const PoetOptions& s, std::size_t out, std::size_t in) const {
     return piece(out * in, element) + (s.residual ? piece(out * in, 1) : 0) +
            (s.group > 0 ? piece(out * in, accumulate) : 0) + 2 * piece(s.tile_rows(out, in) * in, accumulate) +
-           piece(in * s.block, accumulate) + piece(out * s.block, accumulate) +
-           5 * piece(std::max(out, in) * s.block, accumulate) + piece(in, index) + piece(out, index);
+           piece(s.turned(in) * s.block, accumulate) + piece(s.turned(out) * s.block, accumulate) +
+           5 * piece(s.turned(std::max(out, in)) * s.block, accumulate) + piece(in, index) + piece(out, index);
   }
 };
 
@@ -69,5 +75,10 @@ struct ShardedSides {
   std::int64_t out = 1, in = 1;
 };
 ShardedSides sharded_sides(const LinearOptions&, TensorCut);
+
+// Returns the rows, or columns, of a side of n in so many parts that its rotation turns: all, or those of one block in
+// each part (model.linear.sampling = "fully-stochastic"). These are the first ones of the part as permuted, so that the
+// permutations of a merge draw them.
+std::int64_t turned_of(const LinearOptions&, std::int64_t n, std::int64_t parts);
 
 }  // namespace sestina

@@ -31,11 +31,10 @@ class Sheets {
   std::size_t rows_, wide_;
 };
 
-// Returns the blocks (n, b) of one side, in scratch of the caller's frame.
+// Returns the blocks (t, b) of one side, in scratch of the caller's frame.
 template <class E, class Exec>
-Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options, std::size_t n,
-                         const Vector<Acc<E>, Exec>& theta) {
-  const Matrix<E, Exec> blocks = s.workspace.template take<E>(n, options.block);
+Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options, const Vector<Acc<E>, Exec>& theta) {
+  const Matrix<E, Exec> blocks = s.workspace.template take<E>(options.turned_by(theta.extent(0)), options.block);
   cayley_neumann<Exec, E>(s.exec, s.gemm, s.workspace, options.fourth, theta, blocks);
   return blocks;
 }
@@ -57,8 +56,7 @@ void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, cons
                    Matrix<const T, Exec> x, const Vector<T, Exec>& first, const Matrix<T, Exec>& a,
                    const Matrix<T, Exec>& c) {
   auto frame = s.workspace.frame();
-  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, options, w.cols(), w.rotation_in),
-                            first, a);
+  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, options, w.rotation_in), first, a);
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, options, w), 0, c);
 }
 
@@ -120,6 +118,25 @@ void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<c
   convert<Exec, T, Acc<T>>(exec, values, x);
 }
 
+// Computes y (n, N) = blockdiag(G)^T x for the n rows of a side of `all` that begin at `first`, where a block begins;
+// each of the blocks (t, b) lies in these rows or outside of them.
+template <class Exec, class A>
+void turn_rows(const ProductSpace<Exec>& s, const Matrix<A, Exec>& blocks, std::size_t all, std::size_t first,
+               const Matrix<A, Exec>& x, const Matrix<A, Exec>& y) {
+  const std::size_t b = blocks.extent(1), n = x.extent(0);
+  const std::size_t apart = FirstBlock(blocks.extent(0), b).apart_on(all);
+  const auto stacked = [&](std::size_t row, std::size_t rows) {
+    return Matrix<const A, Exec>(blocks.data() + row * b, rows, b);
+  };
+  if (apart == b) return blocks_times<Exec, A>(s.gemm, Op::transpose, stacked(first, n), x, y);
+  Kokkos::deep_copy(s.exec, as_vector<Exec, A>(y), as_vector<Exec, A>(x));
+  for (std::size_t block = (first + apart - 1) / apart; block * apart < first + n; ++block) {
+    const auto rows = std::pair(block * apart - first, block * apart - first + b);
+    blocks_times<Exec, A>(s.gemm, Op::transpose, stacked(block * b, b), Kokkos::subview(x, rows, Kokkos::ALL),
+                          Kokkos::subview(y, rows, Kokkos::ALL));
+  }
+}
+
 // Calls body(tile, first) with the rows of blockdiag(G_out)^T H blockdiag(G_in)^T from `first` on, in scratch that the
 // next tile takes again. H is values, with residuals or without (empty).
 template <class Exec, class T, class Body>
@@ -129,8 +146,8 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const std::size_t in = w.cols(), most = options.tile_rows(w.rows(), in);
-  const Matrix<A, Exec> of_in = rotation<A>(s, options, in, w.rotation_in),
-                        of_out = rotation<A>(s, options, w.rows(), w.rotation_out),
+  const Matrix<A, Exec> of_in = rotation<A>(s, options, w.rotation_in),
+                        of_out = rotation<A>(s, options, w.rotation_out),
                         first_tile = s.workspace.template take<A>(most, in),
                         second_tile = s.workspace.template take<A>(most, in);
   for (std::size_t first = 0; first < w.rows(); first += most) {
@@ -140,9 +157,8 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
     widen<Exec, T>(s.exec, Vector<const T, Exec>(values.data() + begin, n * in),
                    Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept),
                    as_vector<Exec, A>(x));
-    times_blocks<Exec, A>(s.gemm, x, Op::transpose, of_in, y);
-    blocks_times<Exec, A>(s.gemm, Op::transpose,
-                          Matrix<const A, Exec>(of_out.data() + first * options.block, n, options.block), y, x);
+    times_blocks<Exec, A>(s.exec, s.gemm, x, Op::transpose, of_in, y);
+    turn_rows<Exec, A>(s, of_out, w.rows(), first, y, x);
     body(x, first);
   }
 }
@@ -188,8 +204,8 @@ void poet_forward(const ProductSpace<Exec>& s, const PoetOptions& options, const
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> c = kept.size() > 0 ? kept : sheets.of(first, w.rows());
   inner_product<Exec, T>(s, options, w, x, first, sheets.of(second, w.cols()), c);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, options, w.rows(), w.rotation_out), w.perm_out,
-                             false, second, y);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, options, w.rotation_out), w.perm_out, false,
+                             second, y);
 }
 
 template <class Exec, class T>
@@ -199,11 +215,11 @@ void poet_backward_input(const ProductSpace<Exec>& s, const PoetOptions& options
   Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> dc = sheets.of(second, w.rows());
-  put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose,
-                            rotation<T>(s, options, w.rows(), w.rotation_out), first, dc);
+  put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose, rotation<T>(s, options, w.rotation_out),
+                            first, dc);
   s.gemm.template operator()<T, T>(Op::none, Op::none, 1, dc, base_values(s, options, w), 0, d_inner);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, options, w.cols(), w.rotation_in),
-                             w.perm_in, add, first, dx);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, options, w.rotation_in), w.perm_in,
+                             add, first, dx);
 }
 
 template <class Exec, class T>
@@ -214,10 +230,10 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetOptions& opt
   using A = Acc<T>;
   for_sides<Exec, T>(s, options, w, {dy, x, kept, d_inner}, [&](const auto& left, const auto& right, bool output) {
     auto inner = s.workspace.frame();
-    const Matrix<A, Exec> d = s.workspace.template take<A>(left.extent(1), options.block);
+    const Vector<A, Exec>& theta = output ? w.rotation_out : w.rotation_in;
+    const Matrix<A, Exec> d = s.workspace.template take<A>(options.turned_by(theta.extent(0)), options.block);
     diagonal_blocks<Exec, T>(s.gemm, left, right, false, d);
-    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth,
-                                     output ? w.rotation_out : w.rotation_in, d, accumulate,
+    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, theta, d, accumulate,
                                      output ? d_rotation_out : d_rotation_in);
   });
 }

@@ -1,10 +1,12 @@
 // The linear layer of POET-X (Qiu et al. 2026), y = x W^T with a frozen base H (out, in) between block-diagonal
 // rotations G_in, G_out and two permutations kept as index maps:
 //   x'[:, perm_in[j]] = x[:, j];  a = x' G_in;  c = a H^T;  z = c G_out;  y[:, i] = z[:, perm_out[i]],
-// so that W = (blockdiag(G_out)^T H blockdiag(G_in)^T)[perm_out][:, perm_in]. H = W permuted from the very start, so
-// rotations of zero give W. The other two permutations of the paper are absorbed into H. Blocks are Cayley-Neumann
-// rotations of packed skew matrices (kernels/model/block_rotations.hpp); H has no gradient. N is the number of rows of
-// x.
+// so that W = (blockdiag(G_out)^T H blockdiag(G_in)^T)[perm_out][:, perm_in]. Blocks hold a whole side, or
+// (model.linear.sampling = "fully-stochastic") the first b rows or columns of it, as permuted, or of each of its equal
+// parts, and the rest is turned by the identity: a packed rotation has as many blocks as it is long. H = W permuted
+// from the very start, so rotations of zero give W. The other two permutations of the paper are absorbed into H. Blocks
+// are Cayley-Neumann rotations of packed skew matrices (kernels/model/block_rotations.hpp); H has no gradient. N is the
+// number of rows of x.
 #pragma once
 #include <functional>
 

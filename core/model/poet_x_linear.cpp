@@ -51,14 +51,14 @@ class PoetLinear final : public LinearForm<Exec, T> {
     const PoetWeight<Exec, T> views = weight(c, w);
     if (gradient.sums != nullptr)
       return poet_backward_blocks<Exec, T>(space(c), setting(c), views, dy, x, kept, passed, accumulate,
-                                           blocks(setting(c), gradient));
+                                           blocks(setting(c), views, gradient));
     poet_backward_rotations<Exec, T>(space(c), setting(c), views, dy, x, kept, passed, accumulate,
                                      rotation(gradient, poet_rotation_in, views.rotation_in.extent(0)),
                                      rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
   }
   void finish_gradient(Context<Exec>& c, const FormedWeight& w, const FormedWeight& gradient) const override {
     const PoetWeight<Exec, T> views = weight(c, w);
-    poet_rotations_from_blocks<Exec, T>(space(c), setting(c), views, blocks(setting(c), gradient),
+    poet_rotations_from_blocks<Exec, T>(space(c), setting(c), views, blocks(setting(c), views, gradient),
                                         rotation(gradient, poet_rotation_in, views.rotation_in.extent(0)),
                                         rotation(gradient, poet_rotation_out, views.rotation_out.extent(0)));
   }
@@ -94,15 +94,20 @@ class PoetLinear final : public LinearForm<Exec, T> {
   static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
     return Vector<A, Exec>(static_cast<A*>(w.part[part]), n);
   }
-  static PoetBlocks<Exec, A> blocks(const PoetOptions& s, const FormedWeight& gradient) {
-    const auto out = static_cast<std::size_t>(gradient.rows), in = static_cast<std::size_t>(gradient.cols);
+  static PoetBlocks<Exec, A> blocks(const PoetOptions& s, const PoetWeight<Exec, T>& views,
+                                    const FormedWeight& gradient) {
+    const std::size_t out = s.turned_by(views.rotation_out.extent(0)), in = s.turned_by(views.rotation_in.extent(0));
     auto* const first = static_cast<A*>(gradient.sums);
     return {Matrix<A, Exec>(first, in, s.block), Matrix<A, Exec>(first + in * s.block, out, s.block)};
   }
   static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
     const PoetOptions s = setting(c);
     const auto out = static_cast<std::size_t>(w.rows), in = static_cast<std::size_t>(w.cols);
-    const auto packed = [&](std::size_t n) { return n * (s.block - 1) / 2; };
+    const LinearOptions& options = c.config().linear;
+    const ShardedSides sides = sharded_sides(options, w.cut);
+    const auto packed = [&](std::int64_t n, std::int64_t parts) {
+      return static_cast<std::size_t>(turned_of(options, n, parts)) * (s.block - 1) / 2;
+    };
     PoetWeight<Exec, T> views;
     if (s.group == 0) {
       views.base.values = Matrix<T, Exec>(static_cast<T*>(w.part[poet_base]), out, in);
@@ -116,8 +121,8 @@ class PoetLinear final : public LinearForm<Exec, T> {
     }
     views.perm_in = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_in]), in);
     views.perm_out = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_out]), out);
-    views.rotation_in = rotation(w, poet_rotation_in, packed(in));
-    views.rotation_out = rotation(w, poet_rotation_out, packed(out));
+    views.rotation_in = rotation(w, poet_rotation_in, packed(w.cols, sides.in));
+    views.rotation_out = rotation(w, poet_rotation_out, packed(w.rows, sides.out));
     return views;
   }
   static void draw_both(Context<Exec>& c, const FormedWeight& w, const PoetWeight<Exec, T>& views, std::uint64_t seed,

@@ -51,8 +51,9 @@ void set_identities(const Exec& exec, const Matrix<A, Exec>& x) {
       });
 }
 
-// Returns the largest ||Q||_2 of the blocks of a side (n), from above: ||S^m||_F^(1/m) for S = Q^T Q and m = 2^8, which
-// is made by squaring. Each square is divided by its Frobenius norm c_k: ||S^m||_F^(1/m) is the product of c_k^(2^-k).
+// Returns the largest ||Q||_2 of the blocks (n, b) of a side, from above: ||S^m||_F^(1/m) for S = Q^T Q and m = 2^8,
+// which is made by squaring. Each square is divided by its Frobenius norm c_k: ||S^m||_F^(1/m) is the product of
+// c_k^(2^-k).
 template <class Exec, class A>
 double largest_skew(const ProductSpace<Exec>& s, std::size_t n, std::size_t b, const Vector<const A, Exec>& theta) {
   auto frame = s.workspace.frame();
@@ -137,7 +138,8 @@ struct SpectrumParts {
 template <class Exec>
 void declare_poet_measure(Workspace<Exec>& workspace, const LinearOptions& linear, const FormShape& shape,
                           TensorCut cut, RotationLook look) {
-  const std::size_t wide = std::max(shape.out, shape.in), b = static_cast<std::size_t>(linear.block_size);
+  const PoetOptions options = poet_options(linear);
+  const std::size_t b = options.block, wide = options.turned(std::max(shape.out, shape.in));
   const std::size_t dense = shape.out * shape.in;
   {
     auto frame = workspace.frame();
@@ -164,8 +166,10 @@ void declare_poet_measure(Workspace<Exec>& workspace, const LinearOptions& linea
 template <class Exec, class T>
 double poet_largest_rotation(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w) {
   using A = Acc<T>;
-  return larger_or_nan(largest_skew<Exec, A>(s, w.rows(), options.block, Vector<const A, Exec>(w.rotation_out)),
-                       largest_skew<Exec, A>(s, w.cols(), options.block, Vector<const A, Exec>(w.rotation_in)));
+  const auto largest = [&](const Vector<const A, Exec>& theta) {
+    return largest_skew<Exec, A>(s, options.turned_by(theta.extent(0)), options.block, theta);
+  };
+  return larger_or_nan(largest(w.rotation_out), largest(w.rotation_in));
 }
 
 template <class Exec, class T>
@@ -174,8 +178,8 @@ RotationMeasure poet_measure(const ProductSpace<Exec>& s, Solver<Exec>& solver, 
   using A = Acc<T>;
   RotationMeasure measure;
   for (const bool output : {true, false}) {
-    const std::size_t n = output ? w.rows() : w.cols();
     const Vector<const A, Exec> theta = output ? w.rotation_out : w.rotation_in;
+    const std::size_t n = options.turned_by(theta.extent(0));
     RotationMeasure side;
     side.largest_q = largest_skew<Exec, A>(s, n, options.block, theta);
     side.defect = largest_defect<A, Exec>(s, options, n, theta);

@@ -158,6 +158,9 @@ class StreamSet : public MatrixSet<Exec> {
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
     for (Stream<Space>& stream : streams_) stream.refresh.policy.periods = periods;
   }
+  void set_refresh_executors(const std::vector<std::uint8_t>& in_update) override {
+    for (Stream<Space>& stream : streams_) stream.refresh.policy.in_update = in_update;
+  }
   void page_to(const std::shared_ptr<Pager>& pager) override {
     std::size_t update = 0, job = 0;
     for (Stream<Space>& stream : streams_) {

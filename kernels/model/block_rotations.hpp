@@ -8,14 +8,21 @@
 
 namespace sestina {
 
-// Products with block-diagonal matrices whose blocks (b, b) are stacked in a matrix (n, b): one batch of the vendor
-// library each. Nothing fences.
+// Products with block-diagonal matrices whose blocks (b, b) are stacked in a matrix (t, b): one batch of the vendor
+// library each. On a side of n = t rows or columns the blocks lie next to each other; on a longer one, at the beginning
+// of as many equal parts of it, and what is between them is multiplied by the identity. Nothing fences.
 
 // The first block of a matrix, and the number and size of its blocks of rows or columns.
 struct FirstBlock {
   std::size_t count, size;
-  FirstBlock(std::size_t n, std::size_t b) : count(b > 0 ? n / b : 0), size(b) {
-    SESTINA_REQUIRE(b > 0 && n % b == 0, "blocks of {} in {}", b, n);
+  FirstBlock(std::size_t t, std::size_t b) : count(b > 0 ? t / b : 0), size(b) {
+    SESTINA_REQUIRE(b > 0 && t % b == 0, "blocks of {} in {}", b, t);
+  }
+  // Returns the rows or columns from one block to the next on a side of n.
+  std::size_t apart_on(std::size_t n) const {
+    SESTINA_REQUIRE(count > 0 ? n % count == 0 && n / count >= size : n == 0, "{} blocks of {} on a side of {}", count,
+                    size, n);
+    return count > 0 ? n / count : 0;
   }
   template <class Matrix>
   Matrix rows(const Matrix& x) const {
@@ -31,17 +38,23 @@ struct FirstBlock {
   }
 };
 
-// Computes y (N, n) = x (N, n) op(blocks) for N rows and blocks (n, b).
+// Sets y(i, j) = x(i, j) for all columns j but the first `size` of each `apart`.
 template <class Exec, class T>
-void times_blocks(Gemm<Exec>& gemm, Matrix<const T, Exec> x, Op op, Matrix<const T, Exec> blocks, Matrix<T, Exec> y) {
-  SESTINA_REQUIRE(x.extent(1) == blocks.extent(0) && y.extent(1) == blocks.extent(0), "x (N, {}), y (N, {}), blocks {}",
-                  x.extent(1), y.extent(1), blocks.extent(0));
+void copy_other_columns(const Exec&, Matrix<const T, Exec> x, std::size_t size, std::size_t apart, Matrix<T, Exec> y);
+
+// Computes y (N, n) = x (N, n) op(blocks) for N rows and blocks (t, b).
+template <class Exec, class T>
+void times_blocks(const Exec& exec, Gemm<Exec>& gemm, Matrix<const T, Exec> x, Op op, Matrix<const T, Exec> blocks,
+                  Matrix<T, Exec> y) {
+  SESTINA_REQUIRE(x.extent(1) == y.extent(1), "x (N, {}), y (N, {})", x.extent(1), y.extent(1));
   const FirstBlock first(blocks.extent(0), blocks.extent(1));
-  gemm.template batch<T, T>(first.count, {first.size, first.rows_apart(blocks), first.size}, Op::none, op, 1,
-                            first.cols(x), first.rows(blocks), 0, first.cols(y));
+  const std::size_t apart = first.apart_on(x.extent(1));
+  gemm.template batch<T, T>(first.count, {apart, first.rows_apart(blocks), apart}, Op::none, op, 1, first.cols(x),
+                            first.rows(blocks), 0, first.cols(y));
+  if (apart > first.size) copy_other_columns<Exec, T>(exec, x, first.size, apart, y);
 }
 
-// Computes y (n, N) = op(blocks) x (n, N).
+// Computes y (n, N) = op(blocks) x (n, N) for blocks (n, b), next to each other.
 template <class Exec, class T>
 void blocks_times(Gemm<Exec>& gemm, Op op, Matrix<const T, Exec> blocks, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
   SESTINA_REQUIRE(x.extent(0) == blocks.extent(0) && y.extent(0) == blocks.extent(0), "x ({}, N), y ({}, N), blocks {}",
@@ -51,14 +64,14 @@ void blocks_times(Gemm<Exec>& gemm, Op op, Matrix<const T, Exec> blocks, Matrix<
                             Op::none, 1, first.rows(blocks), first.rows(x), 0, first.rows(y));
 }
 
-// Sets, or adds to, d (n, b) the blocks on the diagonal of x^T y for x and y (N, n).
+// Sets, or adds to, d (t, b) the blocks on the diagonal of x^T y for x and y (N, n).
 template <class Exec, class T>
 void diagonal_blocks(Gemm<Exec>& gemm, Matrix<const T, Exec> x, Matrix<const T, Exec> y, bool add,
                      Matrix<Acc<T>, Exec> d) {
-  SESTINA_REQUIRE(x.extent(1) == d.extent(0) && y.extent(1) == d.extent(0), "x (N, {}), y (N, {}), blocks {}",
-                  x.extent(1), y.extent(1), d.extent(0));
+  SESTINA_REQUIRE(x.extent(1) == y.extent(1), "x (N, {}), y (N, {})", x.extent(1), y.extent(1));
   const FirstBlock first(d.extent(0), d.extent(1));
-  gemm.template batch<T, Acc<T>>(first.count, {first.size, first.size, first.rows_apart(d)}, Op::transpose, Op::none, 1,
+  const std::size_t apart = first.apart_on(x.extent(1));
+  gemm.template batch<T, Acc<T>>(first.count, {apart, apart, first.rows_apart(d)}, Op::transpose, Op::none, 1,
                                  first.cols(x), first.cols(y), add ? 1 : 0, first.rows(d));
 }
 
@@ -98,7 +111,7 @@ void invert_index(const Exec&, Vector<const std::int32_t, Exec> index, Vector<st
 template <class Exec>
 void follow_index(const Exec&, Vector<const std::int32_t, Exec> index, Vector<std::int32_t, Exec> places);
 
-// Products with block-diagonal matrices, whose blocks (b, b) are stacked in a matrix (n, b), of columns that a
+// Products with block-diagonal matrices, whose blocks (b, b) are stacked in a matrix (t, b), of columns that a
 // permutation moves. A host moves the columns piece by piece, in the cache from which the product takes them or into
 // which it has put them; a device all of them before or after the batch of products. Pieces do not depend on the number
 // of threads. scratch has at least as many elements as the permuted matrix. Nothing fences.

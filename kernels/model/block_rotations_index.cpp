@@ -43,6 +43,20 @@ void put_columns(const Exec& exec, Matrix<const T, Exec> x, Vector<const std::in
       });
 }
 
+template <class Exec, class T>
+void copy_other_columns(const Exec& exec, Matrix<const T, Exec> x, std::size_t size, std::size_t apart,
+                        Matrix<T, Exec> y) {
+  for_elements(
+      "other_columns", exec, y.extent(0), y.extent(1),
+      KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
+        for (std::size_t part = begin / apart * apart; part < end; part += apart) {
+          const std::size_t first = part + size > begin ? part + size : begin,
+                            last = part + apart < end ? part + apart : end;
+          for (std::size_t j = first; j < last; ++j) y(i, j) = x(i, j);
+        }
+      });
+}
+
 template <class Exec, class From, class To>
 void take_elements(const Exec& exec, Matrix<const From, Exec> x, Vector<const std::int32_t, Exec> rows,
                    Vector<const std::int32_t, Exec> cols, Matrix<To, Exec> y) {
@@ -92,7 +106,9 @@ void follow_index(const Exec& exec, Vector<const std::int32_t, Exec> index, Vect
   template void take_columns<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const std::int32_t, Exec>, bool, \
                                       Matrix<T, Exec>);                                                           \
   template void put_columns<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const std::int32_t, Exec>,        \
-                                     Matrix<T, Exec>);
+                                     Matrix<T, Exec>);                                                            \
+  template void copy_other_columns<Exec, T>(const Exec&, Matrix<const T, Exec>, std::size_t, std::size_t,         \
+                                            Matrix<T, Exec>);
 #define SESTINA_ELEMENTS(Exec, From, To)                                                                               \
   template void take_elements<Exec, From, To>(const Exec&, Matrix<const From, Exec>, Vector<const std::int32_t, Exec>, \
                                               Vector<const std::int32_t, Exec>, Matrix<To, Exec>);                     \

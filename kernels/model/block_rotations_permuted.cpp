@@ -44,11 +44,11 @@ void put_times_blocks(const Exec& exec, Gemm<Exec>& gemm, Matrix<const T, Exec> 
   if constexpr (is_host<Exec>) {
     by_chunks(gemm, x.extent(0), [&](Gemm<Serial>& products, const Rows& rows, const Rows& room) {
       put_columns<Serial, T>(products.exec(), rows.of(x), index, room.of(permuted));
-      times_blocks<Serial, T>(products, room.of(permuted), op, blocks, rows.of(y));
+      times_blocks<Serial, T>(products.exec(), products, room.of(permuted), op, blocks, rows.of(y));
     });
   } else {
     put_columns<Exec, T>(exec, x, index, permuted);
-    times_blocks<Exec, T>(gemm, permuted, op, blocks, y);
+    times_blocks<Exec, T>(exec, gemm, permuted, op, blocks, y);
   }
 }
 
@@ -58,11 +58,11 @@ void times_blocks_take(const Exec& exec, Gemm<Exec>& gemm, Matrix<const T, Exec>
   const Matrix<T, Exec> z = front<Exec, T>(scratch, x);
   if constexpr (is_host<Exec>) {
     by_chunks(gemm, x.extent(0), [&](Gemm<Serial>& products, const Rows& rows, const Rows& room) {
-      times_blocks<Serial, T>(products, rows.of(x), op, blocks, room.of(z));
+      times_blocks<Serial, T>(products.exec(), products, rows.of(x), op, blocks, room.of(z));
       take_columns<Serial, T>(products.exec(), room.of(z), index, add, rows.of(y));
     });
   } else {
-    times_blocks<Exec, T>(gemm, x, op, blocks, z);
+    times_blocks<Exec, T>(exec, gemm, x, op, blocks, z);
     take_columns<Exec, T>(exec, z, index, add, y);
   }
 }

@@ -380,6 +380,7 @@ BatchShare largest_share(const PlanInput& input) {
 
 Plan make_plan(const PlanInput& input) {
   require_machine(input.parallel.cost, input.machine);
+  require_link(input.optimizer, input.machine);
   Plan plan;
   plan.input = input;
   plan.dp = input.parallel.dp;

@@ -76,6 +76,18 @@ double update_seconds(const MatrixOptions& options, std::int64_t rows, std::int6
   return measured_factor(options, machine) * estimated_seconds(options, rows, cols, machine);
 }
 
+double refresh_seconds(const MatrixOptions& options, std::int64_t rows, std::int64_t cols,
+                       const MachineOptions& machine) {
+  double seconds = 0, flops = 0;
+  for (const MeasuredUpdate& update : machine.update) {
+    if (update.refresh_s == 0 || !applies(update, options)) continue;
+    if (update.rows == rows && update.cols == cols) return update.refresh_s;
+    seconds += update.refresh_s;
+    flops += work_of(options, update.rows, update.cols).refresh;
+  }
+  return flops > 0 ? seconds / flops * work_of(options, rows, cols).refresh : 0;
+}
+
 std::int64_t tensor_cost(const TensorSpec& spec, const OptimizerOptions& optimizer, ParallelOptions::Cost cost,
                          const MachineOptions& machine) {
   if (cost == ParallelOptions::Cost::elements) return spec.elements();
@@ -267,6 +279,17 @@ std::vector<double> first_bases_flops(const StagePlan& stage, const PlanInput& i
     flops[at(stage.shares[i].rank)] += work_of(*input.optimizer.matrix, one.part.rows, one.part.cols).first_bases;
   });
   return flops;
+}
+
+void require_link(const OptimizerOptions& optimizer, const MachineOptions& machine) {
+  if (!optimizer.refresh.chooses_executor) return;
+  constexpr std::int64_t any = 64;  // a side: what was measured tells of all
+  if (machine.host_bandwidth && refresh_seconds(*optimizer.matrix, any, any, machine) > 0) return;
+  fail(ExitCode::bad_deck,
+       "optimizer.refresh.executor: \"auto\" needs machine.host_bandwidth, and machine.update.refresh_s of a matrix "
+       "that "
+       "was updated with the same keys of [optimizer] (sestina bench optimizer --machine), allowed without them "
+       "\"worker\"");
 }
 
 void require_machine(ParallelOptions::Cost cost, const MachineOptions& machine) {

@@ -22,6 +22,10 @@ double update_flops(std::string_view kind, std::int64_t rows, std::int64_t cols)
 // bandwidth, and scaled by measured over estimated seconds of the matrices that were measured.
 double update_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
 
+// Returns the seconds of a refresh of all sides of a matrix in its update: measured ones, or those of the refreshes
+// that [machine] has for these options, by FLOPs; 0 where it has none.
+double refresh_seconds(const MatrixOptions&, std::int64_t rows, std::int64_t cols, const MachineOptions&);
+
 // Shapes of the matrices of a plan, and how many of them were measured.
 struct MeasuredShapes {
   int shapes = 0, measured = 0;
@@ -69,6 +73,8 @@ ByShape<std::size_t> state_bytes(const OptimizerOptions&);
 
 // Throws Error(bad_deck) when [machine] lacks what parallel.cost = "seconds" needs.
 void require_machine(ParallelOptions::Cost, const MachineOptions&);
+// The same of optimizer.refresh.executor = "auto".
+void require_link(const OptimizerOptions&, const MachineOptions&);
 
 // The work of a rank that updates a matrix, or has a part in that, in units of `cost`. It follows from
 // parallel.tp_update: all of it where the rank is the matrix's home, its own shard where shards are updated by

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/refresh/auto_period.hpp"
 #include "parallel/plan/matrix_groups.hpp"
+#include "parallel/plan/plan_cost.hpp"
 
 namespace sestina {
 namespace {
@@ -61,7 +63,7 @@ constexpr double reserve = 1.5;
 
 // Makes one job for each snapshot, with its part of the kind's refresh work.
 RefreshLoad load_of(const MatrixOptions& options, const MatrixPart& part, std::int64_t index, double flops) {
-  RefreshLoad load{index};
+  RefreshLoad load{.index = index, .rows = part.rows, .cols = part.cols};
   const auto rows = static_cast<std::size_t>(part.rows), cols = static_cast<std::size_t>(part.cols);
   for (const FieldSize& field : fields_of(options, rows, cols))
     if (field.name.find("snapshot") != std::string::npos) load.jobs.push_back(snapshot_work(field));
@@ -203,6 +205,104 @@ RefreshPeriods fit_periods(const Plan& plan, const RefreshSpeed& speed) {
     }
   }
   return result;
+}
+
+namespace {
+
+// Returns the names of all matrices of the model, by index, with * for the layer.
+std::vector<std::string> patterns_of(const Plan& plan, const MatrixIndex& index) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : tensor_specs(plan.input.model)) {
+    if (!is_matrix_optimized(spec, plan.input.optimizer)) continue;
+    const auto first = static_cast<std::size_t>(index.at(spec.name));
+    names.resize(std::max(names.size(), first + matrix_parts(spec, plan.input.optimizer).size()));
+    std::fill(names.begin() + static_cast<std::ptrdiff_t>(first), names.end(), name_of_all_layers(spec));
+  }
+  return names;
+}
+
+double moved_bytes(const MatrixOptions& options, const RefreshLoad& load) {
+  const RefreshNeeds needs =
+      refresh_needs(options, static_cast<std::size_t>(load.rows), static_cast<std::size_t>(load.cols));
+  return static_cast<double>(needs.results + needs.orders + needs.copies);
+}
+
+ExecutorCost cost_of(const Plan& plan, const RefreshLoad& load, double every) {
+  const OptimizerOptions& o = plan.input.optimizer;
+  constexpr double giga = 1e9;
+  ExecutorCost cost;
+  cost.link_s = moved_bytes(*o.matrix, load) / (*plan.input.machine.host_bandwidth * giga);
+  cost.worker_s = load.seconds();
+  cost.alone_s = load.alone(o.refresh.workers);
+  cost.device_s = refresh_seconds(*o.matrix, load.rows, load.cols, plan.input.machine);
+  cost.every = every;
+  return cost;
+}
+
+// Adds a matrix to the row of its equals.
+void add_row(const std::string& pattern, const RefreshLoad& load, double bytes, const ExecutorCost& cost,
+             RefreshExecutors& all) {
+  for (RefreshExecutors::Row& row : all.table)
+    if (row.pattern == pattern && row.cost == cost) {
+      ++row.matrices;
+      row.in_update += all.in_update[static_cast<std::size_t>(load.index)];
+      return;
+    }
+  const std::int64_t in_update = all.in_update[static_cast<std::size_t>(load.index)];
+  all.table.push_back({pattern, load.rows, load.cols, bytes, cost, 1, in_update});
+}
+
+}  // namespace
+
+RefreshExecutors choose_executors(const Plan& plan, const RefreshSpeed& speed, const RefreshPeriods& periods) {
+  const OptimizerOptions& o = plan.input.optimizer;
+  require_link(o, plan.input.machine);
+  const MatrixIndex index = matrix_index(tensor_specs(plan.input.model), o);
+  const std::vector<std::string> patterns = patterns_of(plan, index);
+  const ExecutorRoom room{o.refresh.workers, o.matrix->refresh_staleness, speed.step_s};
+  const auto cost = [&](const RefreshLoad& load) {
+    const bool own = !periods.of.empty();
+    return cost_of(
+        plan, load,
+        static_cast<double>(own ? periods.of[static_cast<std::size_t>(load.index)] : o.matrix->refresh_every));
+  };
+  RefreshExecutors all;
+  all.in_update.resize(patterns.size(), 0);
+  std::map<std::int64_t, RefreshLoad> one_of_each;
+  for (const std::vector<RefreshLoad>& loads : loads_of(plan, index, speed)) {
+    std::vector<ExecutorCost> costs;
+    for (const RefreshLoad& load : loads) costs.push_back(cost(load));
+    const std::vector<bool> chosen = choose_executors(costs, room);
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      one_of_each.try_emplace(loads[i].index, loads[i]);
+      if (chosen[i]) all.in_update[static_cast<std::size_t>(loads[i].index)] = 1;
+    }
+  }
+  for (const auto& [place, load] : one_of_each)
+    add_row(patterns[static_cast<std::size_t>(place)], load, moved_bytes(*o.matrix, load), cost(load), all);
+  return all;
+}
+
+std::vector<std::string> table_lines(const RefreshExecutors& all) {
+  constexpr const char* line = "{:44}{:>14}{:>10}{:>12}{:>12}{:>12}{:>12}  {}";
+  std::vector<std::string> lines = {
+      fmt::format(line, "refreshes of", "shape", "matrices", "bytes", "link s", "worker s", "device s", "chosen")};
+  for (const RefreshExecutors::Row& row : all.table) {
+    const auto seconds = [](double s) { return fmt::format("{:.3g}", s); };
+    const std::string chosen = row.in_update == 0              ? "worker"
+                               : row.in_update == row.matrices ? "device"
+                                                               : fmt::format("{} by the device", row.in_update);
+    lines.push_back(fmt::format(line, row.pattern, fmt::format("{} x {}", row.rows, row.cols), row.matrices,
+                                seconds(row.bytes), seconds(row.cost.link_s), seconds(row.cost.worker_s),
+                                seconds(row.cost.device_s), chosen));
+  }
+  return lines;
+}
+
+std::string to_text(const RefreshExecutors& all) {
+  const auto in_update = std::count(all.in_update.begin(), all.in_update.end(), 1);
+  return fmt::format("{} of {} matrices by workers, {} in the update", std::ssize(all.in_update) - in_update,
+                     all.in_update.size(), in_update);
 }
 
 std::string to_text(const RefreshPeriods& periods) {

@@ -1,7 +1,8 @@
 // Decides how often preconditioners are refreshed where the deck gives no period for all of them.
 // optimizer.refresh.budget: stages of an asynchronous pipeline share out as much work as with one period, more often
 // where gradients are older. optimizer.refresh.every = "auto": as often as the workers of each rank can
-// (core/optimizer/refresh/auto_period.hpp), which all of its stages share. No Kokkos.
+// (core/optimizer/refresh/auto_period.hpp), which all of its stages share; and who computes them (executor = "auto").
+// No Kokkos.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -41,6 +42,26 @@ struct RefreshPeriods {
   int late = 0;  // matrices that alone take longer than the staleness, S updates
 };
 RefreshPeriods fit_periods(const Plan&, const RefreshSpeed&);
+
+// Who computes the refreshes of each matrix of the model (optimizer.refresh.executor = "auto").
+struct RefreshExecutors {
+  // Equal matrices of all layers: the costs of one, and how many of them the update refreshes.
+  struct Row {
+    std::string pattern;
+    std::int64_t rows = 0, cols = 0;
+    double bytes = 0;  // on the link
+    ExecutorCost cost;
+    std::int64_t matrices = 0, in_update = 0;
+  };
+  std::vector<std::uint8_t> in_update;  // by index of the matrix
+  std::vector<Row> table;
+};
+// Chooses by rank. A matrix on several ranks is refreshed in the update where one of them chooses so: replicas have the
+// same bits. periods: by index; empty: those of the deck. Throws Error(bad_deck) where require_link() does.
+RefreshExecutors choose_executors(const Plan&, const RefreshSpeed&, const RefreshPeriods& periods);
+// Returns a head line and one line for each row, in columns.
+std::vector<std::string> table_lines(const RefreshExecutors&);
+std::string to_text(const RefreshExecutors&);  // "12 of 16 matrices by workers, 4 in the update"
 
 // Writes "every 6 to 18 updates, 9.5 in the mean".
 std::string to_text(const RefreshPeriods&);

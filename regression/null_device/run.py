@@ -54,8 +54,8 @@ OPTIONS = {  # next to the modes, once each
     "tiny_galore": [["optimizer.state_bits=8", "optimizer.projector_bits=4"],
                     ["optimizer.lazy_cosine=0.4", "optimizer.refresh.every=2"], ["optimizer.weight_bits=8"]],
     "tiny_apollo": [["optimizer.projector_bits=8", "optimizer.weight_bits=8"]],
-    "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"], ['optimizer={kind="muon"}'],
-                    ['optimizer={kind="soap"}']],
+    "tiny_poet_x": [["model.linear.variant=mem"], ["model.linear.variant=xq"], ["model.linear.sampling=fully-stochastic"],
+                    ['optimizer={kind="muon"}'], ['optimizer={kind="soap"}']],
     "tiny_pipeline": [["parallel.schedule=zb-h1", "train.micro_batch=2"], ["parallel.schedule=async-1f1b"],
                       ["parallel.schedule=async-1f1b", "parallel.stash=recompute"]],
 }

@@ -153,7 +153,8 @@ class GaLore final : public MatrixOptimizer<Space> {
                                 .factor = gradient,
                                 .right = low_.right,
                                 .form = rule_.form};
-    const Due when = started_ == 0 ? Due::first : due ? Due::now : Due::no;
+    const bool here = started_ == 0 || (due && stream.refresh.policy.is_in_update(shape_.index));
+    const Due when = here ? Due::here : due ? Due::now : Due::no;
     return port_.at(stream, 0, updates_ + 1, when, [&](std::int64_t) {
       return RefreshRequest<Space>{job, {}, projector};
     }) == Refreshed::done;

@@ -205,7 +205,7 @@ void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, cons
     update(stream, now, matrix, factors_.roots(stream), p.half, p.rotated);
   }
   const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
-  factors_.refresh(stream, {updates_, due}, second_moment());
+  factors_.refresh(stream, {updates_, due, stream.refresh.policy.is_in_update(shape_.index)}, second_moment());
 }
 
 template <class Space>

@@ -116,7 +116,7 @@ void RotatedAdam<Space>::update_factors(Stream<Space>& stream, double gradient_s
 
 template <class Space>
 void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
-  const typename TwoSided<Space>::Point point{updates_, due};
+  const typename TwoSided<Space>::Point point{updates_, due, stream.refresh.policy.is_in_update(shape_.index)};
   const bool is_new = rule_.from_momentum
                           ? refresh_from_momentum<Space>(stream, sides_, rule_, point, momentum_, second_moment_)
                           : sides_.refresh(stream, rule_.refresh, point, {second_moment_, {}, {}});

@@ -304,7 +304,8 @@ class Shampoo final : public MatrixOptimizer<Space> {
     if (s.is_packed) pack_symmetric<Space>(stream.exec, factor, flat<float, Space>(kept.view()));
     const bool due =
         t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, stream.refresh.policy));
-    const Due when = !due ? Due::no : *s.refreshes == 0 ? Due::first : Due::now;
+    const bool here = *s.refreshes == 0 || stream.refresh.policy.is_in_update(index_);
+    const Due when = !due ? Due::no : here ? Due::here : Due::now;
     port_.at(stream, number, t, when, [&](std::int64_t from) {
       return RefreshRequest<Space>{root_job(s, factor, from), s.basis, s.root};
     });

@@ -130,7 +130,8 @@ class SoapMuon final : public MatrixOptimizer<Space> {
     sides_.accumulate(stream, beta, (1 - beta) * gradient_scale * gradient_scale, gradient);
     if (starts) return;
     const bool due = refresh_due(updates_, refresh_every_, shape_.index, stream.refresh.policy);
-    sides_.refresh(stream, soap_muon_refresh(keys_), {updates_, due}, {second_moment_, {}, {}});
+    sides_.refresh(stream, soap_muon_refresh(keys_), {updates_, due, stream.refresh.policy.is_in_update(shape_.index)},
+                   {second_moment_, {}, {}});
   }
 
   SoapMuonKeys keys_;

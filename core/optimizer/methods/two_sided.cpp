@@ -148,8 +148,8 @@ typename TwoSided<Space>::Moved TwoSided<Space>::refresh_side(Stream<Space>& str
   request.job.factor = factor.extent(0) > 0 ? factor : side.factor.read();
   if (sorted) request.job.order = order;
   const bool due = side.drifted != nullptr ? is_drifted(side) : point.due;
-  const Refreshed result =
-      port_.at(stream, side.number, point.t, due ? Due::now : Due::no, [&request](std::int64_t) { return request; });
+  const Due when = !due ? Due::no : point.in_update ? Due::here : Due::now;
+  const Refreshed result = port_.at(stream, side.number, point.t, when, [&request](std::int64_t) { return request; });
   if (side.drifted != nullptr) {
     *side.drifted = 0;
     stream.refresh.drift.found.sides += result == Refreshed::done ? 1 : 0;

@@ -93,6 +93,7 @@ class TwoSided {
   struct Point {
     std::int64_t t = 0;
     bool due = false;
+    bool in_update = false;  // the update itself refreshes, and no worker
   };
   bool refresh(Stream<Space>&, const RefreshRule&, const Point&, const InBasis&,
                Matrix<const float, Space> left_factor = {}, Matrix<const float, Space> right_factor = {});

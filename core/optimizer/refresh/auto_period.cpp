@@ -150,6 +150,47 @@ bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::in
   return true;
 }
 
+namespace {
+
+// Gives refreshes to the update until what is left needs no more than `room` of a resource in each update; `shared`: so
+// many have the resource, and an update waits for one share of what is too much.
+template <class Need>
+void relieve(const std::vector<ExecutorCost>& costs, double room, double shared, const Need& need,
+             std::vector<bool>& in_update) {
+  std::vector<std::size_t> order;
+  double load = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    if (in_update[i] || need(costs[i]) <= 0) continue;
+    load += need(costs[i]) / costs[i].every;
+    order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return costs[a].device_s * need(costs[b]) < costs[b].device_s * need(costs[a]);
+  });
+  for (const std::size_t i : order) {
+    const double excess = load - room, freed = need(costs[i]) / costs[i].every;
+    if (excess <= 0) return;
+    if (costs[i].device_s / costs[i].every >= std::min(excess, freed) / shared) continue;
+    in_update[i] = true;
+    load -= freed;
+  }
+}
+
+}  // namespace
+
+std::vector<bool> choose_executors(const std::vector<ExecutorCost>& costs, const ExecutorRoom& room) {
+  std::vector<bool> in_update(costs.size(), false);
+  const double time = static_cast<double>(room.staleness) * room.step_s;
+  for (std::size_t i = 0; i < costs.size(); ++i)
+    in_update[i] = costs[i].device_s < costs[i].link_s + costs[i].alone_s - time;
+  const auto workers = static_cast<double>(room.workers);
+  relieve(
+      costs, room.step_s, 1, [](const ExecutorCost& cost) { return cost.link_s; }, in_update);
+  relieve(
+      costs, workers * room.step_s, workers, [](const ExecutorCost& cost) { return cost.worker_s; }, in_update);
+  return in_update;
+}
+
 std::vector<std::int64_t> fit_periods(const std::vector<RefreshLoad>& loads, int workers, std::int64_t staleness,
                                       double step_s) {
   double longest = 0;

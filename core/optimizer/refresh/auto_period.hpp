@@ -34,6 +34,7 @@ RefreshRate measure_refresh_rate(const MatrixOptions&, std::int64_t rows, std::i
 struct RefreshLoad {
   std::int64_t index = 0;           // number of the matrix in the whole model, for its phase (refresh_phase)
   std::vector<double> jobs = {};    // seconds of each job, on a worker
+  std::int64_t rows = 0, cols = 0;  // of the matrix
   double seconds() const;           // of all jobs
   double alone(int workers) const;  // until so many workers that do nothing else have done them
 };
@@ -42,6 +43,34 @@ struct RefreshLoad {
 // period: it is expected as soon as it can be done alone.
 std::vector<std::int64_t> fit_periods(const std::vector<RefreshLoad>&, int workers, std::int64_t staleness,
                                       double step_s);
+
+// optimizer.refresh.executor = "auto": who computes the refreshes of each matrix of a rank, its workers, for which
+// copies and results go over the link between a device and its host, or the space that computes, in the update. A
+// worker costs an update what this waits for it, the space all that it takes.
+
+// The costs of a refresh of a matrix.
+struct ExecutorCost {
+  double link_s = 0;    // copies and results on the link
+  double worker_s = 0;  // all of its jobs, one after the other
+  double alone_s = 0;   // until workers that do nothing else have done them
+  double device_s = 0;  // in the update
+  double every = 1;     // updates from one to the next
+  bool operator==(const ExecutorCost&) const = default;
+};
+
+// What there is for them: workers and the link for step_s in each update, S = staleness updates for each result.
+struct ExecutorRoom {
+  int workers = 1;
+  std::int64_t staleness = 1;
+  double step_s = 0;
+};
+
+// Returns for each matrix whether the update refreshes it. Those that workers, or the link, cannot have done in S
+// updates by themselves go first, where an update waits longer for them than it computes; then, as long as all that is
+// left takes more of the workers or of the link than an update lasts, those that cost the update least for what they
+// free, if they cost less than they free. A function of these numbers alone, so that all ranks that have the same ones
+// choose the same; equal matrices are taken in their order.
+std::vector<bool> choose_executors(const std::vector<ExecutorCost>&, const ExecutorRoom&);
 
 // Returns whether `workers` that take the job with the nearest deadline next (WorkerPool) are never late with these
 // periods.

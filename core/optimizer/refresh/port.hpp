@@ -14,7 +14,9 @@
 
 namespace sestina {
 
-enum class Due { no, now, first };  // first: the side has no result yet
+// now: by a worker, where there are some; here: by the stream, since the side has no result yet, or since no worker is
+// to compute it.
+enum class Due { no, now, here };
 
 // One side of a matrix or of a block.
 struct RefreshSide {
@@ -44,7 +46,7 @@ class RefreshPort {
     Refreshed seen = Refreshed::not_needed;
     if (const std::int64_t from = *sides_[side].dispatched; from > 0) seen = resolve(stream, side, t, request_at(from));
     if (due == Due::no) return seen;
-    if (due == Due::first || staleness_ == 0) return run(stream, side, t, request_at(t));
+    if (due == Due::here || staleness_ == 0) return run(stream, side, t, request_at(t));
     sent_ = t;
     send(stream, side, t, request_at(t));
     return seen;

@@ -17,16 +17,17 @@ struct PoetLayer {
   template <class E>
   using Line = Kokkos::View<E*, Kokkos::HostSpace>;
 
-  PoetLayer(std::size_t out, std::size_t in, std::size_t block, bool residual)
-      : options{.block = block, .fourth = 2, .residual = residual},
+  // most: blocks of a side, 0: as many as it has room for.
+  PoetLayer(std::size_t out, std::size_t in, std::size_t block, bool residual, std::size_t most = 0)
+      : options{.block = block, .fourth = 2, .residual = residual, .most = most},
         gemm(exec),
         workspace(PoetScratch{sizeof(T), sizeof(A)}.merge(options, out, in)),
         base("base", out, in),
         residuals("residuals", residual ? out : 0, residual ? in : 0),
         perm_in("in", in),
         perm_out("out", out),
-        rotation_in("rotation in", in * (block - 1) / 2),
-        rotation_out("rotation out", out * (block - 1) / 2) {
+        rotation_in("rotation in", options.turned(in) * (block - 1) / 2),
+        rotation_out("rotation out", options.turned(out) * (block - 1) / 2) {
     weight.base.values = base;
     if (residual) weight.base.residuals = residuals;
     weight.perm_in = perm_in;

@@ -13,13 +13,14 @@
 namespace sestina {
 namespace {
 
-ModelConfig formed_model(const std::string& form, Family family = Family::llama) {
+ModelConfig formed_model(const std::string& form, Family family = Family::llama, bool one_block = false) {
   ModelConfig c = small_model(family);
   c.hidden_size = 16;
   c.intermediate_size = 24;
   c.head_dim = 4;  // q 16, k and v 8
   c.linear.form = form;
   c.linear.block_size = 4;
+  c.linear.one_block = one_block;
   c.linear.init = LinearOptions::Init::gaussian;
   c.linear.group_size = 16;
   c.linear.rank = 3;
@@ -86,12 +87,13 @@ void expect_gradients(const ModelConfig& config) {
 }
 
 TEST(LinearForm, PoetGradientsByDifferences) {
-  for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
-    ModelConfig c = formed_model("poet-x");
-    c.linear.variant = variant;
-    c.linear.even = variant == Variant::mem;
-    expect_gradients(c);
-  }
+  for (const bool one_block : {false, true})
+    for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
+      ModelConfig c = formed_model("poet-x", Family::llama, one_block);
+      c.linear.variant = variant;
+      c.linear.even = variant == Variant::mem;
+      expect_gradients(c);
+    }
 }
 TEST(LinearForm, PoetGradientsWithBiasesAndNorms) {
   ModelConfig c = formed_model("poet-x", Family::olmo2);
@@ -115,7 +117,7 @@ std::vector<double> numbers_of(const ModelConfig& config, bool recompute, bool t
 
 TEST(LinearForm, FastMemAndRecomputeGiveTheSameBits) {
   for (const bool twice : {false, true}) {
-    ModelConfig c = formed_model("poet-x");
+    ModelConfig c = formed_model("poet-x", Family::llama, twice);
     const auto fast = numbers_of<float>(c, false, twice);
     EXPECT_EQ(fast, numbers_of<float>(c, true, twice));
     c.linear.variant = Variant::mem;
@@ -194,7 +196,7 @@ void expect_one_series(const ModelConfig& c) {
 
 TEST(LinearForm, PoetRunsOneSeriesBackForAllMicroBatches) {
   for (const Variant variant : {Variant::fast, Variant::mem, Variant::xq}) {
-    ModelConfig c = formed_model("poet-x");
+    ModelConfig c = formed_model("poet-x", Family::llama, variant == Variant::mem);
     c.linear.variant = variant;
     c.linear.even = variant == Variant::mem;
     expect_one_series<double>(c);

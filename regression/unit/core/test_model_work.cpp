@@ -80,6 +80,9 @@ TEST(ModelWork, IsWhatTheProductsCount) {
       Options options = work_options("poet-x", family);
       options.model.linear.variant = variant;
       expect_counted(options, "poet-x, one series backward for three micro-batches");
+      options.model.linear.one_block = true;
+      expect_counted(options, "poet-x, one block of each side");
+      options.model.linear.one_block = false;
       options.run.deterministic = true;
       expect_counted(options, "poet-x, each micro-batch's gradients in a tree");
     }

@@ -204,6 +204,9 @@ TEST(Options, MergesOfPoetKeepResidualsInBf16AndMayBeStaggered) {
                "model.linear.clip_warmup_steps: conflicts");
   expect_error(poet + "merge_phase = \"staggered\"\n[parallel]\npp = 2\nschedule = \"async-1f1b\"\n",
                "model.linear.merge_phase: conflicts");
+  EXPECT_FALSE(read(poet).model.linear.one_block);
+  EXPECT_TRUE(read(poet + "sampling = \"fully-stochastic\"\n").model.linear.one_block);
+  expect_error(poet + "sampling = \"half\"\n", "model.linear.sampling");
   EXPECT_EQ(read(poet).model.linear.merge_bound, 0);
   EXPECT_EQ(read(poet + "merge_bound = 0.3\nmerge_bound_every = 4\n").model.linear.merge_bound_every, 4);
   expect_error(poet + "merge_bound_every = 4\n", "model.linear.merge_bound_every: unknown key");

@@ -73,6 +73,7 @@ RotationMeasure measure(PoetLayer<T>& layer, const ShardedSides& shards = {}, Te
   linear.block_size = static_cast<std::int64_t>(layer.options.block);
   linear.residual = layer.options.residual;
   linear.shards = std::max(shards.out, shards.in);
+  linear.one_block = layer.options.most > 0;
   const FormShape shape{0, layer.weight.rows(), layer.weight.cols(), sizeof(T), sizeof(Acc<T>)};
   const std::size_t bytes = bytes_taken<Host>(
       [&](Workspace<Host>& counter) { declare_poet_measure<Host>(counter, linear, shape, cut, RotationLook::all); });
@@ -128,6 +129,9 @@ TEST(PoetMeasure, NormsAndDefectsAreThoseOfTheBlocks) {
         const std::string what = fmt::format("k {}, blocks of {}, {}", fourth, block, size);
         expect_rotations(single, what);
         expect_rotations(exact, what);
+        PoetLayer<double> drawn(24, 36, block, false, 1);
+        drawn.move(3, size);
+        expect_rotations(drawn, what + ", one of them");
       }
 }
 

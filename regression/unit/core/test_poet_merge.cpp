@@ -2,6 +2,7 @@
 // updates of their own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -63,6 +64,77 @@ TEST(PoetMerge, TilesOfRowsAreTheWholeLayer) {
   layer.merge(1);
   EXPECT_LT(relative_distance(layer.dense(), before), 1e-6);
   for (std::size_t i = 0; i < layer.rotation_in.size(); ++i) EXPECT_EQ(layer.rotation_in(i), 0);
+}
+
+// Element (i, j) of the rotation of a side of n with one block, from its packed elements: I + 2 Q + 2 Q^2 + 2 Q^3 +
+// 2 Q^4, and the identity outside of it.
+std::vector<double> turned_side(const PoetLayer<double>::Line<double>& theta, std::size_t b, std::size_t n) {
+  std::vector<double> q(b * b, 0), power(b * b, 0), g(n * n, 0);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < b; ++i)
+    for (std::size_t j = i + 1; j < b; ++j, ++at) q[j * b + i] = -(q[i * b + j] = theta(at));
+  for (std::size_t i = 0; i < b; ++i) power[i * b + i] = 1;
+  for (std::size_t i = 0; i < n; ++i) g[i * n + i] = 1;
+  for (int order = 1; order <= 4; ++order) {
+    std::vector<double> next(b * b, 0);
+    for (std::size_t i = 0; i < b; ++i)
+      for (std::size_t j = 0; j < b; ++j) {
+        for (std::size_t k = 0; k < b; ++k) next[i * b + j] += power[i * b + k] * q[k * b + j];
+        g[i * n + j] += 2 * next[i * b + j];
+      }
+    power = std::move(next);
+  }
+  return g;
+}
+
+// The weight is what a plain product of the base with the rotations says: b rows and b columns of it were drawn, what
+// is in neither of them stays, to the bit.
+TEST(PoetMerge, OneBlockTurnsTheRowsAndColumnsThatWereDrawn) {
+  constexpr std::size_t m = 24, n = 16, b = 4;
+  PoetLayer<double> layer(m, n, b, false, 1);
+  ASSERT_EQ(layer.rotation_in.size() + layer.rotation_out.size(), b * (b - 1));
+  const std::vector<double> before = layer.dense();
+  layer.move(1, 0.1);
+  const std::vector<double> of_in = turned_side(layer.rotation_in, b, n),
+                            of_out = turned_side(layer.rotation_out, b, m);
+  const std::vector<double> now = layer.dense();
+  std::size_t moved = 0;
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < n; ++j) {
+      const auto row = static_cast<std::size_t>(layer.perm_out(i)), col = static_cast<std::size_t>(layer.perm_in(j));
+      double want = 0;
+      for (std::size_t k = 0; k < m; ++k)
+        for (std::size_t l = 0; l < n; ++l) want += of_out[k * m + row] * layer.base(k, l) * of_in[col * n + l];
+      EXPECT_NEAR(now[i * n + j], want, 1e-16) << i << " " << j;  // sums of 16 products of some 0.02, in two orders
+      if (row >= b && col >= b) EXPECT_EQ(now[i * n + j], before[i * n + j]) << i << " " << j;
+      moved += now[i * n + j] != before[i * n + j] ? 1 : 0;
+    }
+  EXPECT_EQ(moved, m * n - (m - b) * (n - b));
+}
+
+// Each merge draws other ones, so that after some of them all rows and columns were turned; several tiles of rows, with
+// blocks in some of them, and a block in each of eight parts.
+TEST(PoetMerge, EachMergeDrawsOneBlockAndTheLayerStays) {
+  PoetLayer<double> layer(24, 16, 4, false, 1);
+  std::vector<bool> rows(24, false);
+  for (std::uint64_t number = 1; number <= 40; ++number) {
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (layer.perm_out(i) < 4) rows[i] = true;
+    layer.move(number, 0.05);
+    const std::vector<double> before = layer.dense();
+    layer.merge(number);
+    EXPECT_LT(relative_distance(layer.dense(), before), 1e-15) << number;
+  }
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), true), 24);
+  for (const std::size_t parts : {1, 8}) {
+    PoetLayer<float> wide(1280, 1024, 32, false, parts);
+    ASSERT_LT(wide.options.tile_rows(1280, 1024), 1120u);  // where the last one of eight begins
+    wide.move(1, 0.02);
+    const std::vector<double> before = wide.dense();
+    wide.merge(1);
+    EXPECT_LT(relative_distance(wide.dense(), before), 1e-6) << parts;
+    EXPECT_EQ(wide.rotation_out.size(), parts * 32 * 31 / 2);
+  }
 }
 
 // Less than the two copies in sums that a whole merge took, 2 m n of them, before rotations.

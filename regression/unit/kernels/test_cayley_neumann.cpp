@@ -141,9 +141,9 @@ TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
               y = rounded<T>(random_array(rows, n, 7)), dense = diagonal_of_blocks(blocks);
   const Field<T, Exec> g(blocks), left(x, 3), right(y), out(rows, n, 2), tall(transposed(x)), tall_out(n, rows);
   const double tolerance = 30 * (epsilon<T> + static_cast<double>(rows) * epsilon<Acc<T>>);  // sums of at most 13 terms
-  times_blocks<Exec, T>(this->gemm_, left.read(), Op::none, g.read(), out.matrix());
+  times_blocks<Exec, T>(this->exec_, this->gemm_, left.read(), Op::none, g.read(), out.matrix());
   expect_close(out.get(), product(x, dense), tolerance, "x G");
-  times_blocks<Exec, T>(this->gemm_, left.read(), Op::transpose, g.read(), out.matrix());
+  times_blocks<Exec, T>(this->exec_, this->gemm_, left.read(), Op::transpose, g.read(), out.matrix());
   expect_close(out.get(), product(x, transposed(dense)), tolerance, "x G^T");
   blocks_times<Exec, T>(this->gemm_, Op::transpose, g.read(), tall.read(), tall_out.matrix());
   expect_close(tall_out.get(), product(transposed(dense), transposed(x)), tolerance, "G^T x");
@@ -153,6 +153,32 @@ TYPED_TEST(CayleyNeumann, BlockProductsAreThoseOfTheDenseMatrix) {
   Array want(n, b);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < b; ++j) want(i, j) = whole(i, i / b * b + j);
+  expect_close(d.get(), want, tolerance, "blocks of x^T y");
+}
+
+// Two blocks at the beginning of two equal parts of a side: between them lies the identity.
+TYPED_TEST(CayleyNeumann, ColumnsBetweenBlocksStayAsTheyAre) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  const std::size_t n = 22, apart = 11, b = 4, rows = 13;
+  const Array blocks = rounded<T>(random_array(2 * b, b, 5)), x = rounded<T>(random_array(rows, n, 6)),
+              y = rounded<T>(random_array(rows, n, 7));
+  Array dense = identity(n);
+  for (std::size_t k = 0; k < 2 * b; ++k)
+    for (std::size_t j = 0; j < b; ++j) dense(k / b * apart + k % b, k / b * apart + j) = blocks(k, j);
+  const Field<T, Exec> g(blocks), left(x, 3), right(y), out(rows, n, 2);
+  const double tolerance = 30 * (epsilon<T> + static_cast<double>(rows) * epsilon<Acc<T>>);  // sums of at most 13 terms
+  times_blocks<Exec, T>(this->exec_, this->gemm_, left.read(), Op::transpose, g.read(), out.matrix());
+  const Array got = out.get();
+  expect_close(got, product(x, transposed(dense)), tolerance, "x G^T");
+  for (std::size_t j = 0; j < n; ++j)
+    if (j % apart >= b) EXPECT_EQ(got(7, j), x(7, j)) << j;
+  const Field<Acc<T>, Exec> d(2 * b, b);
+  diagonal_blocks<Exec, T>(this->gemm_, left.read(), right.read(), false, d.matrix());
+  const Array whole = product(transposed(x), y);
+  Array want(2 * b, b);
+  for (std::size_t k = 0; k < 2 * b; ++k)
+    for (std::size_t j = 0; j < b; ++j) want(k, j) = whole(k / b * apart + k % b, k / b * apart + j);
   expect_close(d.get(), want, tolerance, "blocks of x^T y");
 }
 

@@ -66,6 +66,9 @@ class AsOnDevice final : public MatrixSet<Host> {
   int streams() const override { return set_->streams(); }
   void dump_failures(const RefreshDump& dump) override { set_->dump_failures(dump); }
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override { set_->set_refresh_periods(periods); }
+  void set_refresh_executors(const std::vector<std::uint8_t>& in_update) override {
+    set_->set_refresh_executors(in_update);
+  }
   void page_to(const std::shared_ptr<Pager>& pager) override { set_->page_to(pager); }
   RefreshClock refresh_clock(std::size_t i) override { return set_->refresh_clock(i); }
   void open_replica(std::size_t i) override { set_->open_replica(i); }

@@ -26,6 +26,7 @@ TrainingCase formed_case(const Form& form, Family family = Family::llama) {
   linear.form = form.form;
   linear.variant = form.variant;
   linear.block_size = 16;
+  linear.one_block = form.variant == Variant::mem;
   linear.merge_every = 3;
   linear.group_size = 64;
   linear.rank = 3;

@@ -78,6 +78,7 @@ TYPED_TEST(FormedTensor, RanksTrainAsOneRank) {
       for (int tp = 2; tp <= world().size(); tp *= 2) {
         TrainingCase run = cut_case(form, "adamw", tp, family);
         if (family == Family::gpt) run.options.model.attention_bias = true;
+        run.options.model.linear.one_block = family == Family::olmo2;
         const Trained one = train_alone<float, TypeParam>(alone(run), 5);
         for (const Variant variant : {Variant::fast, Variant::mem})
           for (const bool split : {true, false}) {

@@ -413,6 +413,7 @@ TEST(PlannedBytes, OfFormsOfWeights) {
     run.options.model.linear.form = "poet-x";
     run.options.model.linear.state_bits = kind == "adamw" ? 8 : 32;
     run.options.model.linear.block_size = 12;
+    run.options.model.linear.one_block = kind != "soap";
     run.options.metrics.rotations_every = kind == "muon" ? 2 : 0;
     run.options.model.linear.merge_bound = kind == "soap" ? 0.5 : 0;  // their norms are measured in scratch as well
     largest.add(compare(run, "poet-x, rotations by " + kind));
@@ -425,6 +426,7 @@ TEST(PlannedBytes, OfFormsOfWeights) {
     for (const bool split : {true, false}) {
       TrainingCase poet = grid_case("adamw", 2);
       poet.options.model.linear.form = "poet-x";
+      poet.options.model.linear.one_block = split;
       poet.options.model.linear.variant = variant;
       poet.options.model.linear.block_size = 6;
       poet.options.model.linear.shards = 2;

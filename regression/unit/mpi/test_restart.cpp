@@ -42,7 +42,8 @@ class SharedFolder {
   std::string path_;
 };
 
-constexpr const char *turned_by_soap = "poet-x by soap", *turned_in_8bit = "poet-x in 8 bits";
+constexpr const char *turned_by_soap = "poet-x by soap", *turned_in_8bit = "poet-x in 8 bits",
+                     *turned_in_part = "poet-x, one block";
 
 // Kinds of optimizers, and forms of weights, a mean of the weights and that of their displacements next to them.
 TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
@@ -57,6 +58,7 @@ TrainingCase restart_case(const std::string& kind, RestartGrid grid) {
     linear.rank = 5;
     linear.block_size = 4;
     linear.shards = 2;
+    linear.one_block = kind == turned_in_part;
     linear.merge_every = 3;
     if (kind == turned_in_8bit) {  // blocks that two ranks do not cut
       linear.state_bits = 8;
@@ -167,7 +169,7 @@ TYPED_TEST_SUITE(Restart, reference::RunSpaces, reference::SpaceNames);
 TYPED_TEST(Restart, EveryLayoutReadsWhatAnotherWrote) {
   ASSERT_EQ(world().size(), 4);
   std::vector<std::string> kinds = every_kind_without_tp();
-  kinds.insert(kinds.end(), {"lora", turned_by_soap, turned_in_8bit, "ema", "lookahead"});
+  kinds.insert(kinds.end(), {"lora", turned_by_soap, turned_in_8bit, turned_in_part, "ema", "lookahead"});
   for (const std::string& kind : kinds) {
     const SharedFolder folder;
     const RestartGrid four{4, 1};

@@ -169,5 +169,89 @@ TEST(RefreshFit, FollowsWhoOwnsWhat) {
   }
 }
 
+// Costs in seconds: link, worker, worker alone, device.
+ExecutorCost refreshed(double link_s, double worker_s, double device_s, double every = 10) {
+  return {link_s, worker_s, worker_s, device_s, every};
+}
+
+std::int64_t in_update(const std::vector<ExecutorCost>& costs, const ExecutorRoom& room) {
+  const std::vector<bool> chosen = choose_executors(costs, room);
+  return std::count(chosen.begin(), chosen.end(), true);
+}
+
+// What is hidden costs nothing, however fast the device is; what is late goes to the device where that is faster than
+// the wait. A narrow link makes it late.
+TEST(RefreshExecutor, ANarrowLinkLeavesRefreshesToTheDevice) {
+  const ExecutorRoom room{1, 5, 0.1};
+  EXPECT_EQ(in_update({refreshed(0.01, 0.4, 0.05)}, room), 0);
+  EXPECT_EQ(in_update({refreshed(0.2, 0.4, 0.05)}, room), 1);  // waits for 0.1 s
+  EXPECT_EQ(in_update({refreshed(0.2, 0.4, 0.15)}, room), 0);  // less than the device takes
+  EXPECT_EQ(in_update({refreshed(0.2, 0.4, 0.05)}, {1, 7, 0.1}), 0);
+  EXPECT_EQ(in_update({}, room), 0);
+  EXPECT_EQ(in_update({refreshed(0, 0, 0)}, room), 0);
+}
+
+// 40 refreshes of 0.3 s, one in ten updates of 0.1 s each: 1.2 s of work in an update for workers that have 0.1 s each.
+TEST(RefreshExecutor, WhatWorkersHaveNoTimeForGoesToTheDevice) {
+  const std::vector<ExecutorCost> costs(40, refreshed(0, 0.3, 0.01));
+  EXPECT_EQ(in_update(costs, {12, 5, 0.1}), 0);
+  EXPECT_EQ(in_update(costs, {6, 5, 0.1}), 20);
+  EXPECT_EQ(in_update(costs, {1, 5, 0.1}), 37);
+  EXPECT_EQ(in_update(std::vector<ExecutorCost>(40, refreshed(0, 0.3, 0.06)), {6, 5, 0.1}),
+            0);  // a sixth of 0.3 s is less
+}
+
+// 40 refreshes of which each takes 0.05 s of a link that has 0.1 s in an update: those that cost least for it go first.
+TEST(RefreshExecutor, WhatTheLinkHasNoTimeForGoesToTheDevice) {
+  std::vector<ExecutorCost> costs(40, refreshed(0.05, 0.01, 0.02));
+  for (std::size_t i = 0; i < 40; i += 2) costs[i].device_s = 0.01;
+  const std::vector<bool> chosen = choose_executors(costs, {4, 5, 0.1});
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(chosen[i], i % 2 == 0) << i;  // 20 of them fill the link
+  EXPECT_EQ(in_update(costs, {4, 5, 0.2}), 0);
+}
+
+Options executor_options(double host_bandwidth) {
+  Options options = auto_options(2, 1);
+  MatrixOptions& soap = *options.optimizer.matrix;
+  options.optimizer.refresh.automatic = false;
+  options.optimizer.refresh.chooses_executor = true;
+  soap.refresh_every = 20;
+  options.machine.host_bandwidth = host_bandwidth;
+  const UpdateWork work = find_matrix_kind("soap")->work(soap, 64, 64);
+  options.machine.update.push_back(
+      {.kind = "soap", .rows = 64, .cols = 64, .gflop = work.update * 1e-9, .seconds = 1e-3, .refresh_s = 1e-4});
+  return options;
+}
+
+// Of a whole model: each matrix is with workers over a wide link, and with the device over a narrow one; the table says
+// so. Without a link the deck is refused.
+TEST(RefreshExecutor, FollowsTheLinkOfTheMachine) {
+  const RefreshSpeed speed{0.5, 4e10};
+  for (const double bandwidth : {1e-4, 50.0}) {
+    const RefreshExecutors all = choose_executors(make_plan(executor_options(bandwidth)), speed, {});
+    const bool narrow = bandwidth < 1;
+    const auto count = static_cast<std::ptrdiff_t>(all.in_update.size());
+    EXPECT_GT(count, 0);
+    EXPECT_EQ(std::count(all.in_update.begin(), all.in_update.end(), 1), narrow ? count : 0);
+    std::int64_t matrices = 0;
+    for (const RefreshExecutors::Row& row : all.table) {
+      matrices += row.matrices;
+      EXPECT_NEAR(row.cost.link_s, row.bytes / (bandwidth * 1e9), 1e-12 * row.cost.link_s) << row.pattern;
+      EXPECT_GT(row.cost.device_s, 0) << row.pattern;
+      EXPECT_NE(row.pattern.find("layers.*"), std::string::npos) << row.pattern;
+    }
+    EXPECT_EQ(matrices, count);
+    const std::vector<std::string> lines = table_lines(all);
+    ASSERT_EQ(lines.size(), all.table.size() + 1);
+    EXPECT_NE(lines.back().find(narrow ? "  device" : "  worker"), std::string::npos) << lines.back();
+  }
+  Options options = executor_options(1);
+  options.machine.host_bandwidth.reset();
+  EXPECT_THROW(make_plan(options), Error);
+  options = executor_options(1);
+  options.machine.update[0].refresh_s = 0;
+  EXPECT_THROW(make_plan(options), Error);
+}
+
 }  // namespace
 }  // namespace sestina
