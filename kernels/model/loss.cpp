@@ -102,7 +102,7 @@ void sort_rows(std::span<const std::int32_t> token, std::span<std::int32_t> orde
   constexpr int bits = 11;
   std::iota(order.begin(), order.end(), 0);
   const std::int32_t largest = token.empty() ? 0 : *std::max_element(token.begin(), token.end());
-  for (int shift = 0; (largest >> shift) > 0; shift += bits) {
+  for (int shift = 0; shift < 31 && (largest >> shift) > 0; shift += bits) {
     const auto digit = [&](std::int32_t row) {
       return static_cast<std::size_t>(token[static_cast<std::size_t>(row)] >> shift) & ((1U << bits) - 1);
     };
