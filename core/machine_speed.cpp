@@ -15,9 +15,7 @@ double median(std::vector<double> values) {
 }
 
 MemorySpace memory_in(RunOptions::Space space) {
-  return dispatch(space, TrainOptions::Precision::fp32, [](const auto& exec, auto) {
-    return is_host<std::decay_t<decltype(exec)>> ? MemorySpace::host : MemorySpace::device;
-  });
+  return space == RunOptions::Space::device && !is_host<Device> ? MemorySpace::device : MemorySpace::host;
 }
 
 MachinePeak measure_machine_peak(RunOptions::Space space) {

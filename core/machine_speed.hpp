@@ -3,7 +3,6 @@
 #pragma once
 #include <vector>
 
-#include "core/deck/kinds.hpp"
 #include "core/deck/options.hpp"
 #include "kernels/blas/machine_peak.hpp"
 
@@ -11,8 +10,6 @@ namespace sestina {
 
 double median(std::vector<double>);
 
-// Returns the memory of the execution space that the word stands for.
-MemorySpace memory_in(RunOptions::Space);
 MachinePeak measure_machine_peak(RunOptions::Space);
 
 }  // namespace sestina

@@ -160,9 +160,8 @@ void require_memory(const RankMemory& memory, const MemoryShare& host, const Mem
 }
 
 int planned_threads(const Options& options, int sharers) {
-  return on_device(options.run)
-             ? 0
-             : session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
+  if (memory_in(options.run.space) == MemorySpace::device) return 0;
+  return session_threads(options.run.threads, {}, sharers, options.optimizer.refresh_workers());
 }
 
 PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_ranks) {
@@ -170,7 +169,7 @@ PlannedRun plan_that_fits(const Options& options, int rank, int ranks, int node_
   const int threads = planned_threads(options, node_ranks);
   run.memory = rank_memory(run.plan, threads, options.checkpoint.async)[static_cast<std::size_t>(rank)];
   require_memory(run.memory, available_memory(node_ranks, threads + options.optimizer.refresh_workers()),
-                 on_device(options.run) ? device_share(node_ranks) : MemoryShare{"the device", 0});
+                 threads == 0 ? device_share(node_ranks) : MemoryShare{"the device", 0});
   return run;
 }
 

@@ -84,9 +84,8 @@ void use_periods(Executor& executor, const RefreshPeriods& periods) {
 }
 
 RefreshExecutors agreed_executors(const Executor& executor, RefreshSpeed speed, const RefreshPeriods& periods) {
-  constexpr double giga = 1e9;
-  if (const auto& declared = executor.plan().input.machine.worker_gflops)
-    speed = {.step_s = speed.step_s, .flops = *declared * giga};
+  if (const auto declared = declared_flops(executor.plan().input.machine))
+    speed = {.step_s = speed.step_s, .flops = *declared};
   RefreshExecutors executors = choose_executors(executor.plan(), speed, periods);
   spdlog::info("refresh    {}: an update takes {:.3g} s", to_text(executors), speed.step_s);
   for (const std::string& line : table_lines(executors)) spdlog::info("           {}", line);

@@ -101,8 +101,7 @@ void estimate(RunPlan& run) {
 constexpr double refresh_share = 0.3;
 
 double worker_speed(const Options& o) {  // FLOP/s
-  constexpr double giga = 1e9;
-  if (o.machine.worker_gflops) return *o.machine.worker_gflops * giga;
+  if (const auto declared = declared_flops(o.machine)) return *declared;
   return refresh_share * *o.machine.peak_tflops * 1e12 / std::max(1, planned_threads(o));
 }
 

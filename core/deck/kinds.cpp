@@ -97,10 +97,6 @@ void set_key(MatrixOptions& options, std::string_view key, SetKey setter) {
   SESTINA_REQUIRE(setter.done, "optimizer \"{}\" has no key \"{}\" with such a value", options.kind, key);
 }
 
-}  // namespace
-
-namespace {
-
 std::string word_of(const MatrixOptions& options, std::string_view name, const char* otherwise) {
   for (const KindKey& key : keys_of(options))
     if (key.name == name) return key.word;

@@ -42,6 +42,8 @@ struct RunOptions {
   enum class Check { first, always, off } check = Check::first;
   static RunOptions read(Deck&);
 };
+// Returns the memory of the execution space that the word stands for (core/machine_speed.cpp, which knows the spaces).
+MemorySpace memory_in(RunOptions::Space);
 
 // [[machine.update]]: the measured time of updates of one matrix (`bench optimizer --machine`).
 struct MeasuredUpdate {

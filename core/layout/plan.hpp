@@ -8,7 +8,6 @@
 #include "core/deck/options.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
-#include "kernels/base/device_memory.hpp"
 
 namespace sestina {
 
@@ -17,13 +16,10 @@ inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 inline constexpr std::int64_t f32_bytes = 4;  // bytes of an element: gradients, masters and state are in fp32
 
-// Returns whether a run computes in the memory of a device.
-inline bool on_device(const RunOptions& run) { return run.space == RunOptions::Space::device && built_for_devices(); }
-// Returns the most bytes of logits at a time. A host has a slice in its caches soon; a device is busy with large
-// products alone.
+// Returns the most bytes of logits at a time.
 inline std::size_t logit_bytes_of(const TrainOptions& train, const RunOptions& run) {
-  const std::int64_t usual = std::int64_t{on_device(run) ? 1024 : 64} << 20;
-  return static_cast<std::size_t>(train.logit_bytes > 0 ? train.logit_bytes : usual);
+  if (train.logit_bytes > 0) return static_cast<std::size_t>(train.logit_bytes);
+  return memory_in(run.space) == MemorySpace::host ? host_logit_bytes : device_logit_bytes;
 }
 
 // The parts of a run that a plan follows from; what executes the plan reads nothing else of the deck.
@@ -41,7 +37,7 @@ struct PlanInput {
   std::int64_t metrics_every = 10, tensors_every = 0;
   std::int64_t updates_every = 0;    // updates between two whose movements are measured (0: never)
   std::int64_t rotations_every = 0;  // updates between two after which rotations are measured (0: never)
-  std::size_t logit_bytes = std::size_t{64} << 20;
+  std::size_t logit_bytes = host_logit_bytes;
   int pipeline_ranks = 0;  // ranks on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;

@@ -15,6 +15,10 @@ namespace sestina {
 // Returns the first row of a rank's part when `rows` rows are sharded evenly, in order.
 inline std::int64_t first_row_of(std::int64_t rows, int size, int rank) { return rows * rank / size; }
 
+// The bytes of logits that exist at a time where the deck says none. A host has a slice in its caches soon; a device is
+// busy with large products alone.
+inline constexpr std::size_t host_logit_bytes = std::size_t{64} << 20, device_logit_bytes = std::size_t{1} << 30;
+
 // One rank's part of a model under tensor parallelism: its heads, its columns of the MLP, its rows of the vocabulary,
 // and its rows of the residual stream (sequence parallelism: Korthikanti et al. 2022). The layers see the part alone.
 struct ModelPart {
@@ -29,7 +33,7 @@ struct ModelPart {
   // expert_room is parallel.expert_room.
   int ep = 1, ep_rank = 0;
   double expert_room = 0;
-  std::size_t logit_bytes = std::size_t{64} << 20;  // of the logits that exist at a time: one slice of the rows
+  std::size_t logit_bytes = host_logit_bytes;  // of the logits that exist at a time: one slice of the rows
 
   std::int64_t own_experts() const { return config.num_experts / ep; }
   std::int64_t first_expert() const { return ep_rank * own_experts(); }

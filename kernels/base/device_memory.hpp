@@ -5,9 +5,6 @@
 
 namespace sestina {
 
-// Returns whether this program is built for devices that have memory of their own.
-bool built_for_devices();
-
 struct DeviceMemory {
   std::uint64_t free_bytes = 0;  // free on the device that this process computes on; 0: it has no memory of its own
   int devices = 0;               // number of devices that this process sees

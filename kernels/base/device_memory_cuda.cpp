@@ -8,8 +8,6 @@
 
 namespace sestina {
 
-bool built_for_devices() { return true; }
-
 DeviceMemory device_memory() {
   DeviceMemory memory;
   std::size_t free_bytes = 0, total = 0;

@@ -2,7 +2,6 @@
 
 namespace sestina {
 
-bool built_for_devices() { return false; }
 DeviceMemory device_memory() { return {}; }
 std::string device_bus_id() { return ""; }
 void prepare_device_libraries() {}

@@ -254,6 +254,11 @@ void add_row(const std::string& pattern, const RefreshLoad& load, double bytes, 
 
 }  // namespace
 
+std::optional<double> declared_flops(const MachineOptions& machine) {
+  constexpr double giga = 1e9;
+  return machine.worker_gflops ? std::optional(*machine.worker_gflops * giga) : std::nullopt;
+}
+
 RefreshExecutors choose_executors(const Plan& plan, const RefreshSpeed& speed, const RefreshPeriods& periods) {
   const OptimizerOptions& o = plan.input.optimizer;
   require_link(o, plan.input.machine);

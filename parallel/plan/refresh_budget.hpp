@@ -5,6 +5,7 @@
 // No Kokkos.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct RefreshPeriods {
   int late = 0;  // matrices that alone take longer than the staleness, S updates
 };
 RefreshPeriods fit_periods(const Plan&, const RefreshSpeed&);
+
+// Returns the FLOP/s of a worker that the deck declares (machine.worker_gflops), if it does.
+std::optional<double> declared_flops(const MachineOptions&);
 
 // Who computes the refreshes of each matrix of the model (optimizer.refresh.executor = "auto").
 struct RefreshExecutors {
