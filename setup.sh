@@ -30,6 +30,7 @@ user (~/.cache/sestina), and build/deps leads there.
 
 SESTINA_TEXT=PATH       text file or folder of .txt, .md and .rst files to train on (default: the Linux kernel's documentation)
 SESTINA_CUDA_ARCH=90    compute capability of the CUDA build
+SESTINA_TEST_MINUTES=85 a job of the test suite that would end later than this is skipped
 SESTINA_PACKAGES=no     do not look for Debian packages: the libraries come from elsewhere (Spack, modules)
 END
 }

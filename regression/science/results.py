@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import math
 import pathlib
 import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import training_runs as runs
+from kept_runs import KeptRuns
 
 LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 MOST_RATES = 5  # of a grid that grew at its edges
@@ -42,9 +44,10 @@ def best_rate(losses):
 
 
 class Results:
-    def __init__(self, work, cells, steps, seeds):
+    def __init__(self, work, cells, steps, seeds, kept=None):
         self.work, self.cells, self.steps, self.seeds = work, cells, steps, seeds
-        self.read, self.ended = {}, {}  # by folder: points of its curve; final loss
+        self.kept = kept or KeptRuns(None, steps)
+        self.read = {}  # by folder: points of its curve
         self.all_seeds = False  # a cell counts when all of its seeds are there
 
     def of_all_seeds(self):
@@ -55,16 +58,21 @@ class Results:
     def folder(self, cell, rate, seed):
         return self.work / cell.name / f"lr{rate:g}_seed{seed}"
 
+    def points(self, cell, rate, seed):
+        """(update, seconds of training, validation loss) of a finished run; none if it diverged; None: not at its end."""
+        kept, folder = self.kept.points.get((cell.name, rate, seed)), self.folder(cell, rate, seed)
+        if kept is not None:
+            return kept
+        if folder not in self.read and runs.diverged(folder):
+            self.read[folder] = []
+        if folder not in self.read and runs.complete(folder, self.steps):
+            self.read[folder] = runs.curve(folder)
+        return self.read.get(folder)
+
     def losses(self, cell):
         """Final loss by rate, of the first seed's finished runs; infinite where one diverged."""
-        losses = {}
-        for rate in LADDER:
-            folder = self.folder(cell, rate, self.seeds[0])
-            if folder not in self.ended and (runs.diverged(folder) or runs.complete(folder, self.steps)):
-                self.ended[folder] = runs.final_loss(folder, self.steps)
-            if folder in self.ended:
-                losses[rate] = self.ended[folder]
-        return losses
+        ended = {rate: self.points(cell, rate, self.seeds[0]) for rate in LADDER}
+        return {rate: points[-1][2] if points else math.inf for rate, points in ended.items() if points is not None}
 
     def rate(self, cell):
         """The best rate; None: not known yet."""
@@ -82,17 +90,13 @@ class Results:
         rate = self.rate(self.cells[name])
         if rate is None:
             return []
-        folders = [self.folder(self.cells[name], rate, seed) for seed in self.seeds]
-        for folder in folders:
-            if folder not in self.read and runs.complete(folder, self.steps):
-                self.read[folder] = runs.curve(folder)
-        there = [self.read[folder] for folder in folders if folder in self.read]
-        return [] if self.all_seeds and len(there) < len(folders) else there
+        there = [points for seed in self.seeds if (points := self.points(self.cells[name], rate, seed))]
+        return [] if self.all_seeds and len(there) < len(self.seeds) else there
 
     def diverged(self, name):
         """Seeds that did at the best rate."""
         rate = self.rate(self.cells[name])
-        return sum(runs.diverged(self.folder(self.cells[name], rate, seed)) for seed in self.seeds)
+        return sum(self.points(self.cells[name], rate, seed) == [] for seed in self.seeds)
 
     def loss(self, name):
         """Mean of the final losses; None: not run."""

@@ -20,6 +20,7 @@ import threading
 
 import experiments
 import tables
+from kept_runs import KeptRuns, digest_of
 from results import Results, next_rate, runs
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -41,12 +42,17 @@ class Shared:
 def train(args, results, cell, rate, seed, shared):
     if shared.failed.is_set():
         raise AnotherFailed
-    folder = results.folder(cell, rate, seed)
-    known = runs.diverged(folder) or runs.complete(folder, args.steps)
+    folder, key = results.folder(cell, rate, seed), (cell.name, rate, seed)
+    digest = digest_of(HERE / cell.deck, [*cell.settings, *args.override], args.text)
+    if results.kept.has(key, digest):
+        return
+    known = results.points(cell, rate, seed) is not None
     text = str(args.text.resolve())
     fine = runs.train(args.sestina, HERE / cell.deck, folder, args.steps,
                       [*cell.settings, *args.override, f"schedule.lr={rate:g}", f"run.seed={seed}",
                        f'data.source=[{{path="{text}"}}]'], keep_checkpoint=bool(cell.after), ranks=cell.ranks)
+    if not cell.after:  # that one is read from the folder
+        results.kept.add(key, digest, folder)
     if not known:
         loss = f"{runs.final_loss(folder, args.steps):.4f}" if fine else "diverged"
         print(f"{cell.name:32} lr {rate:g} seed {seed}: {loss}", flush=True)
@@ -56,6 +62,8 @@ def run_cell(args, results, cell, shared):
     if cell.rate_of:
         run_cell(args, results, results.cells[cell.rate_of], shared)
     with shared.locks[cell.name]:
+        for rate in results.losses(cell):  # what was finished earlier is kept too
+            train(args, results, cell, rate, args.seeds[0], shared)
         while not cell.rate_of and (rate := next_rate(cell, results.losses(cell))) is not None:
             train(args, results, cell, rate, args.seeds[0], shared)
         for seed in args.seeds:
@@ -101,6 +109,8 @@ def parse():
     parser.add_argument("--table", action="store_true", help="of the runs there are; trains nothing")
     parser.add_argument("--report", type=pathlib.Path,
                         help="in place of printing tables fills them into this file; those of other experiments stay")
+    parser.add_argument("--kept", type=pathlib.Path,
+                        help="file of finished runs: those in it are not trained again, and others are added to it")
     parser.add_argument("--list", action="store_true", help="says how far each cell is; trains nothing")
     args = parser.parse_args()
     if unknown := set(args.only) - set(experiments.EXPERIMENTS):
@@ -115,7 +125,11 @@ def parse():
 
 def main():
     args = parse()
-    results = Results(args.work, experiments.CELLS, args.steps, args.seeds)
+    try:
+        kept = KeptRuns(args.kept, args.steps)
+    except RuntimeError as error:
+        sys.exit(f"run_experiment.py: {error}")
+    results = Results(args.work, experiments.CELLS, args.steps, args.seeds, kept)
     names = list(dict.fromkeys(name for e in args.only for name in experiments.EXPERIMENTS[e].queue))
     cells = [experiments.CELLS[name] for name in names if not args.cells or name in args.cells]
     if args.list:

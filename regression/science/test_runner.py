@@ -145,6 +145,7 @@ class TheProgram(unittest.TestCase):
             self.assertFalse(list(place.glob("runs/*/*/checkpoints")))
             self.interrupt_one(place, final)
             self.report(place)
+            self.go_on_elsewhere(place)
             self.refuse_other_settings(place)
 
     def test_a_look_at_the_last_checkpoint(self):
@@ -153,8 +154,9 @@ class TheProgram(unittest.TestCase):
                                   "metrics.eval_batches=1", only=("B6", "hessian_br-2nd-bi"))
             self.assertRegex(said, r"bilateral < 0\.8 \| \*\*(holds|does not hold)\*\* \| \d\.\d\d < 0\.80 \|")
 
-    def run_cells(self, place, *more, code=0, only=("B2", "adamw_d0", "br-2nd-bi_d4")):
-        done = subprocess.run([*RUNNER, "--work", place / "runs", *SHORT, "--sestina", os.environ["SESTINA"], "--text",
+    def run_cells(self, place, *more, code=0, only=("B2", "adamw_d0", "br-2nd-bi_d4"), work="runs", kept=None):
+        keep = ["--kept", kept] if kept else []
+        done = subprocess.run([*RUNNER, "--work", place / work, *keep, *SHORT, "--sestina", os.environ["SESTINA"], "--text",
                                HERE.parent / "data/harbour.txt", "--only", only[0], "--cells", *only[1:], "--jobs", "2",
                                "--override", *TINY, *more], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
@@ -188,6 +190,24 @@ class TheProgram(unittest.TestCase):
         page.write_text(text)
         subprocess.run([*RUNNER, "--work", place / "no runs", *SHORT, "--table", "--report", page, "--only", "B3"], check=True)
         self.assertEqual(page.read_text(), text)  # tables of other experiments stay
+
+    def go_on_elsewhere(self, place):
+        """Finished runs are kept in a file: without their folders none is trained again, and the table is the same."""
+        kept, here = place / "kept.jsonl", [*RUNNER, "--work", place / "runs", *SHORT, "--table"]
+        self.run_cells(place, kept=kept)
+        lines = kept.read_text().splitlines()
+        self.assertGreaterEqual(len(lines), 8)
+        elsewhere = [*RUNNER, "--work", place / "elsewhere", *SHORT, "--table", "--kept", kept]
+        tables_made = [subprocess.run(command, check=True, capture_output=True).stdout for command in (here, elsewhere)]
+        self.assertEqual(*tables_made)
+        kept.write_text("\n".join(lines[1:]) + "\n")
+        self.assertEqual(self.run_cells(place, work="elsewhere", kept=kept).count(" seed "), 1)
+        self.assertEqual([path.name for path in (place / "elsewhere").glob("*/*")],
+                         ["lr{lr:g}_seed{seed}".format(**json.loads(lines[0]))])
+        self.assertEqual(len(kept.read_text().splitlines()), len(lines))
+        self.assertIn("another deck, other settings or another text", self.run_cells(place, "train.clip_norm=0.5", kept=kept, code=1))
+        kept.write_text("{}\n")
+        self.assertIn("kept.jsonl:1 is no finished run", self.run_cells(place, kept=kept, code=1))
 
     def refuse_other_settings(self, place):
         self.assertIn("other settings", self.run_cells(place, "train.clip_norm=0.5", code=1))

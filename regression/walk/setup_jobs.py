@@ -60,6 +60,19 @@ job slow 2 slow
 """)
         self.assertRegex(out, r"time: quick +0 s of 120\ntime: slow +12[1-3] s of 120  over its budget\n3 passed, 0 failed, 0 skipped\n$")
 
+    def test_a_job_that_would_end_too_late_at_the_pace_of_the_others_is_skipped(self):
+        jobs = """
+slow() { SECONDS=$((SECONDS + 300)); passed=$((passed + 1)); }
+trap summary EXIT
+job first 2 slow
+job second 2 slow
+job third 1 slow
+"""
+        out = self.shell("SESTINA_TEST_MINUTES=12\n" + jobs)
+        self.assertIn("== third: skipped, because the suite would take 13 minutes on this machine (SESTINA_TEST_MINUTES=12)\n", out)
+        self.assertRegex(out, r"time: third +skipped\n2 passed, 0 failed, 1 skipped\n$")
+        self.assertRegex(self.shell("SESTINA_TEST_MINUTES=14\n" + jobs), r"\n3 passed, 0 failed, 0 skipped\n$")
+
     def test_the_jobs_fit_into_three_quarters_of_an_hour(self):
         jobs = (ROOT / "cmake/test_jobs.sh").read_text().split("test_jobs() {")[1].split("}")[0]
         minutes = [int(n) for n in re.findall(r'^  job "[^"]+" (\d+) \w+$', jobs, re.M)]
