@@ -214,7 +214,7 @@ build_failed() {
 
 # run_ctest DIR OPTIONS...: runs the tests there and adds to the counts what CTest's own record says.
 run_ctest() {
-  local dir=$1 record="$1/tests.xml" log="$1/tests.log" tests bad not_run name
+  local dir=$1 record="$1/tests.xml" log="$1/tests.log" tests bad not_run name written
   shift
   rm -f "$record"
   ctest --test-dir "$dir" --parallel "$jobs" --output-on-failure --no-tests=error --output-junit "$record" "$@" | tee "$log" || true
@@ -230,7 +230,8 @@ run_ctest() {
   skipped=$((skipped + not_run))
   passed=$((passed + tests - bad - not_run))
   while read -r name; do
-    if grep -q "<testcase name=\"$name\".* status=\"fail\"" "$record"; then failures+=("$name"); else unsteady+=("$name"); fi
-  done < <(sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception|Not Run).*/\1/p' "$log" | sort -u)
+    written=$(sed 's/</\&lt;/g; s/>/\&gt;/g' <<<"$name")  # as XML writes it
+    if grep -q "<testcase name=\"$written\".* status=\"fail\"" "$record"; then failures+=("$name"); else unsteady+=("$name"); fi
+  done < <(sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: (.+) \.+ *\*\*\*(Failed|Timeout|Exception|Not Run).*/\1/p' "$log" | sort -u)
 }
 suite_count() { grep -o -m1 "^[[:space:]]*$2=\"[0-9]*\"" "$1" | grep -o '[0-9]*'; }

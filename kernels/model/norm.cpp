@@ -1,6 +1,7 @@
 #include "kernels/model/norm.hpp"
 
 #include "kernels/blas/rows.hpp"
+#include "kernels/model/norm_sums.hpp"
 
 namespace sestina {
 template <class Exec, class T>
@@ -17,7 +18,7 @@ void rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<T>, Ex
         for (int g = 0; g < groups; ++g) {
           const T* in = row_of(x, row) + g * d;
           T* out = row_of(y, row) + g * d;
-          const A squares = sum_over<A>(lane, d, [&](int j) { return A(in[j]) * A(in[j]); });
+          const A squares = squares_of<A>(lane, in, d);
           const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
           each(lane, d, [&](int j) { out[j] = T(A(in[j]) * inverse * w[j]); });
           if (is_first(lane)) inv_rms(row * groups + g) = inverse;
@@ -39,7 +40,7 @@ void add_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exe
         T *total = row_of(sum, row), *out = row_of(y, row);
         each(lane, d, [&](int j) { total[j] = T(A(left[j]) + A(right[j])); });
         sync(lane);
-        const A squares = sum_over<A>(lane, d, [&](int j) { return A(total[j]) * A(total[j]); });
+        const A squares = squares_of<A>(lane, total, d);
         const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
         each(lane, d, [&](int j) { out[j] = T(A(total[j]) * inverse * w[j]); });
         if (is_first(lane)) inv_rms(row) = inverse;
@@ -125,10 +126,8 @@ void add_layer_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, E
           sync(lane);
           in = total;
         }
-        const A centre = sum_over<A>(lane, d, [&](int j) { return A(in[j]); }) / A(d);
-        const A variance =
-            sum_over<A>(lane, d, [&](int j) { return (A(in[j]) - centre) * (A(in[j]) - centre); }) / A(d);
-        const A inverse = A(1) / Kokkos::sqrt(variance + epsilon);
+        const RowMoments<A> moments = moments_of<A>(lane, in, d);
+        const A centre = moments.mean, inverse = A(1) / Kokkos::sqrt(moments.variance + epsilon);
         each(lane, d, [&](int j) { out[j] = T((A(in[j]) - centre) * inverse * w[j] + b[j]); });
         if (is_first(lane)) {
           mean(row) = centre;

@@ -1,6 +1,7 @@
 // RMSNorm without a weight: nothing is summed over rows, so that each row is by itself both ways.
 #include "kernels/blas/rows.hpp"
 #include "kernels/model/norm.hpp"
+#include "kernels/model/norm_sums.hpp"
 
 namespace sestina {
 
@@ -25,7 +26,7 @@ void gainless_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T
             sync(lane);
             in = total;
           }
-          const A squares = sum_over<A>(lane, d, [&](int j) { return A(in[j]) * A(in[j]); });
+          const A squares = squares_of<A>(lane, in, d);
           const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
           each(lane, d, [&](int j) { out[j] = T(A(in[j]) * inverse); });
           if (is_first(lane)) inv_rms(row * groups + g) = inverse;

@@ -1,6 +1,7 @@
 #include "kernels/model/norm.hpp"
 
 #include "kernels/blas/rows.hpp"
+#include "kernels/model/norm_sums.hpp"
 
 namespace sestina {
 
@@ -11,7 +12,7 @@ void split_row_squares(const Exec& exec, Matrix<const T, Exec> x, Acc<T> share, 
   for_rows(
       "split_row_squares", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, row);
-        const A sum = sum_over<A>(lane, d, [&](int j) { return A(in[j]) * A(in[j]); });
+        const A sum = squares_of<A>(lane, in, d);
         if (is_first(lane)) squares(row) = share * sum;
       });
 }

@@ -30,11 +30,11 @@ inline Lanes<float> load(const bf16* from, int n = lanes<float>) {
   return (Lanes<float>)(__builtin_convertvector(bits, Wide) << 16);
 }
 
-// Adds up the lanes of each sum. It is one function, never inlined, so that any number of rows is added in the same
-// order.
+// Adds up the lanes of the sums of one row. It is one function, never inlined and without a number of rows for which a
+// compiler could make another of it, so that every row is added in the same order.
 template <class A>
-[[gnu::noinline]] void add_lanes(const Lanes<A>* sums, int count, A* totals) {
-  for (int i = 0; i < count; ++i) {
+[[gnu::noinline]] void add_lanes(const Lanes<A>* sums, A* totals) {
+  for (int i = 0; i < block; ++i) {
     A total = 0;
     for (int l = 0; l < lanes<A>; ++l) total += sums[i][l];
     totals[i] = total;
@@ -65,7 +65,7 @@ void dots(int k, const A* x, std::int64_t x_stride, const T* const* w, std::int6
       for (int j = 0; j < block; ++j) sum[i][j] += left * right[j];
     }
   }
-  add_lanes(&sum[0][0], Rows * block, totals);
+  for (int i = 0; i < Rows; ++i) add_lanes(sum[i], totals + i * block);
 }
 
 template <class T>

@@ -60,6 +60,22 @@ job slow 2 slow
 """)
         self.assertRegex(out, r"time: quick +0 s of 120\ntime: slow +12[1-3] s of 120  over its budget\n3 passed, 0 failed, 0 skipped\n$")
 
+    def test_what_failed_twice_is_told_from_what_passed_at_the_second_try(self):
+        out = self.shell("""
+ctest() {
+  echo '1/3 Test #1: core.Model<A, B> ...***Failed 0.1 sec'
+  echo '2/3 Test #2: core.Model<C> ...***Failed 0.1 sec'
+  echo '<testsuite' >tests.xml
+  printf '\\t%s="%s"\\n' tests 3 failures 1 disabled 0 skipped 0 >>tests.xml
+  echo '<testcase name="core.Model&lt;A, B&gt;" time="0" status="fail">' >>tests.xml
+  echo '<testcase name="core.Model&lt;C&gt;" time="0" status="run">' >>tests.xml
+}
+jobs=1
+trap summary EXIT
+run_ctest .
+""", code=1)
+        self.assertRegex(out, r"passed at the second try only: core\.Model<C>\nFAILED: core\.Model<A, B>\n2 passed, 1 failed, 0 skipped\n$")
+
     def test_a_job_that_would_end_too_late_at_the_pace_of_the_others_is_skipped(self):
         jobs = """
 slow() { SECONDS=$((SECONDS + 300)); passed=$((passed + 1)); }

@@ -358,7 +358,7 @@ inline Drift allowed_drift(const std::string& kind, int updates) {
   const bool early = updates <= 5;
   if (kind == "basis-rotation") return early ? Drift{5e-4, 3e-2} : Drift{1e-2, 0.2};
   if (kind == "lion") return early ? Drift{1e-5, 5e-3} : Drift{2e-3, 5e-2};
-  if (kind == "soap" || kind == "kl-soap") return early ? Drift{1e-5, 5e-3} : Drift{1e-2, 0.2};
+  if (kind == "soap" || kind == "kl-soap") return early ? Drift{5e-5, 5e-3} : Drift{1e-2, 0.2};
   if (kind == "soap-muon") return early ? Drift{5e-5, 2e-2} : Drift{1e-2, 0.2};  // bases turn in every update
   if (is_8bit(kind)) return early ? Drift{3e-6, 2e-3} : Drift{3e-3, 4e-2};
   if (kind == "adamuon" || kind == "shampoo") return early ? Drift{3e-6, 5e-4} : Drift{1e-4, 5e-3};
