@@ -88,7 +88,7 @@ FormBytes form_bytes(const ModelConfig& c, std::size_t n, StorageWidth w) {
   FormedGroups groups = formed_groups(c, *form);
   if (!groups.down.empty())  // the input of down_proj, made again
     bytes.passed_mlp =
-        rounded(product(static_cast<std::int64_t>(n), c.intermediate_size) * w.compute, scratch_alignment);
+        rounded(product(static_cast<std::int64_t>(n), row_stride(c.intermediate_size)) * w.compute, scratch_alignment);
   for (int i = 0; i < 4; ++i) {
     const std::size_t passed =
         rounded(product(static_cast<std::int64_t>(n), columns_of(c.linear, groups[i], form->passed)) * w.compute,
@@ -141,9 +141,9 @@ LayerSizes layer_sizes(const ModelPart& part, int micro_batch, int sequence, boo
   s.x = s.x2 = product(own, c.hidden_size);
   (post ? s.projected : s.h) = s.x;
   (post ? s.down : s.h2) = s.x;
-  s.qkv = product(n, q + 2 * kv);
+  s.qkv = product(n, row_stride(q + 2 * kv));
   s.attended = product(n, q);
-  s.up = product(n, c.gated() ? 2 * mlp_width(c) : mlp_width(c));
+  s.up = product(n, row_stride(up_width(c)));
   if (c.has_experts()) add_expert_sizes(part, n, s);
   s.lse = product(n, c.num_attention_heads);
   s.inverse = static_cast<std::size_t>(own);
@@ -176,8 +176,8 @@ std::size_t slot_bytes(const ModelPart& part, LayerRange range, int micro_batch,
 }
 
 std::array<std::int64_t, 9> split_widths(const ModelConfig& c) {
-  std::array<std::int64_t, 9> widths = {c.hidden_size, c.query_width() + 2 * c.key_value_width(), mlp_width(c),
-                                        mlp_width(c) > 0 ? c.hidden_size : 0};
+  std::array<std::int64_t, 9> widths = {c.hidden_size, row_stride(c.query_width() + 2 * c.key_value_width()),
+                                        row_stride(mlp_width(c)), mlp_width(c) > 0 ? c.hidden_size : 0};
   widths[8] = c.num_experts;
   const WeightForm* form = find_weight_form(c.linear);
   if (form == nullptr) return widths;
@@ -219,17 +219,18 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   };
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;
   const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or before a sum
-  const std::size_t inner = bytes(n, mlp_width(c)), norms = post ? sums(2 * n) : 0;
+  const std::size_t inner = bytes(n, row_stride(mlp_width(c))), norms = post ? sums(2 * n) : 0;
   const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
   const ExpertScratch experts = expert_scratch(part, n, w);
   const std::size_t forward = stream + std::max(inner + whole + experts.forward, norms) + formed.scratch.forward;
   const std::size_t backward_mlp =
       stream + before + whole + inner + whole + experts.backward + formed.passed_mlp + formed.scratch.backward;
   const std::size_t backward_attention = stream + before + whole + bytes(n, c.query_width()) +
-                                         bytes(n, c.query_width() + 2 * c.key_value_width()) + std::max(whole, norms) +
-                                         formed.passed_attention + formed.scratch.backward;
+                                         bytes(n, row_stride(c.query_width() + 2 * c.key_value_width())) +
+                                         std::max(whole, norms) + formed.passed_attention + formed.scratch.backward;
   const int slice = logit_rows(part, static_cast<int>(n), w.compute);
-  const std::size_t head = 2 * whole + bytes(slice, c.vocab_size) + sums(slice) + sums(2 * std::int64_t{slice});
+  const std::size_t head =
+      2 * whole + bytes(slice, row_stride(c.vocab_size)) + sums(slice) + sums(2 * std::int64_t{slice});
   return std::max({forward, backward_mlp, backward_attention, head, formed.scratch.merge});
 }
 

@@ -21,24 +21,36 @@ inline constexpr StorageWidth width_fp32{4, 4}, width_bf16{2, 4}, width_fp64{8, 
 inline std::int64_t mlp_width(const ModelConfig& c) {
   return c.has_experts() ? c.shared_expert_intermediate_size : c.intermediate_size;
 }
+// Returns the width of what its first product makes.
+inline std::int64_t up_width(const ModelConfig& c) { return c.gated() ? 2 * mlp_width(c) : mlp_width(c); }
 // Returns the parameters that a token passes: of the experts the chosen ones.
 std::int64_t active_count(const ModelConfig&);
 
 inline constexpr std::size_t slot_alignment = 64;      // bytes, of every view in an activation slot
 inline constexpr std::size_t scratch_alignment = 256;  // bytes, of what a Workspace hands out
 
-// Elements of each activation of one layer; 0 = not kept on its own. N = micro_batch * sequence; this rank has n of
-// these rows of the residual stream.
+// Returns the elements from one row to the next of a wide activation or of its gradient, of so many columns. Rows begin
+// at multiples of 16 bytes, which the fast products of a device want, and not at multiples of 2 or 4 KB: there all
+// elements of a column share a few sets of a processor's first-level cache, and a product that reads columns (the
+// gradient of a weight) takes a quarter longer where its other side is 256 wide (reports/processors.md).
+constexpr std::int64_t row_stride(std::int64_t columns) {
+  constexpr std::int64_t group = 8, worst = 1024, apart = 32;  // elements, of two bytes or more
+  const std::int64_t even = (columns + group - 1) / group * group;
+  return even % worst == 0 && even > 0 ? even + apart : even;
+}
+
+// Elements of each activation of one layer; 0 = not kept on its own; "apart": rows are row_stride apart. N =
+// micro_batch * sequence; this rank has n of these rows of the residual stream.
 struct LayerSizes {
   std::size_t x = 0;          // (n, D) block input; always kept
   std::size_t h = 0;          // (n, D) normalised input (pre-norm)
-  std::size_t qkv = 0;        // (N, Q + 2K) product; rotated in place where there are no q, k norms
+  std::size_t qkv = 0;        // (N, Q + 2K) product, apart; rotated in place where there are no q, k norms
   std::size_t qk = 0;         // (N, Q + K) normalised and rotated, where there are q, k norms
   std::size_t attended = 0;   // (N, Q)
   std::size_t projected = 0;  // (n, D) output of o_proj before its norm (post-norm)
   std::size_t x2 = 0;         // (n, D) stream between attention and MLP
   std::size_t h2 = 0;         // (n, D) normalised x2 (pre-norm)
-  std::size_t up = 0;         // (N, 2F) gate and up, or (N, F); F = mlp_width
+  std::size_t up = 0;         // (N, 2F) gate and up, or (N, F), apart; F = mlp_width
   std::size_t down = 0;       // (n, D) output of down_proj before its norm (post-norm)
   // Elements that weights in another form than dense keep of their forward pass, unless blocks are recomputed.
   std::size_t kept_qkv = 0, kept_o = 0, kept_up = 0, kept_down = 0;
@@ -62,9 +74,9 @@ std::size_t slot_bytes(const ModelPart&, LayerRange, int micro_batch, int sequen
 
 // Returns the bytes it keeps in addition for two-part backward passes: what the input parts leave for the weight parts.
 std::size_t split_bytes(const ModelPart&, LayerRange, int micro_batch, int sequence, StorageWidth);
-// Returns the widths of these by layer: before the sum after attention, of q, k, v, inside the MLP, before its sum;
-// what the input parts of qkv, o, up and down pass on, 0 where they are dense; and of router logits. Rows of experts
-// (widths moe_intermediate_size and D) come on top of them.
+// Returns how far rows of these are apart, by layer: before the sum after attention, of q, k, v, inside the MLP, before
+// its sum; what the input parts of qkv, o, up and down pass on, 0 where they are dense; and of router logits. Rows of
+// experts (widths moe_intermediate_size and D) come on top of them.
 std::array<std::int64_t, 9> split_widths(const ModelConfig&);
 
 // Returns the rows of logits that exist at a time: equal slices of at most ModelPart::logit_bytes, at least one row;

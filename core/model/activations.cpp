@@ -21,6 +21,12 @@ class Cutter {
     if (elements == 0) return {};
     return Matrix<T, Exec>(vector<T>(elements).data(), rows, elements / rows);
   }
+  // Rows are row_stride(columns) apart.
+  template <class T>
+  Matrix<T, Exec> apart(std::size_t elements, std::size_t rows, std::int64_t columns) {
+    if (elements == 0) return {};
+    return Kokkos::subview(matrix<T>(elements, rows), Kokkos::ALL, std::pair<std::int64_t, std::int64_t>(0, columns));
+  }
   std::size_t used() const { return used_; }
 
  private:
@@ -46,17 +52,18 @@ void cut_experts(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, LayerAct
 
 // Cuts all activations of a layer except its input.
 template <class Exec, class T>
-LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, std::size_t own) {
+LayerActivations<Exec, T> cut_layer(Cutter<Exec>& cut, const ModelConfig& c, const LayerSizes& s, std::size_t n,
+                                    std::size_t own) {
   using A = Acc<T>;
   LayerActivations<Exec, T> layer;
   layer.h = cut.template matrix<T>(s.h, own);
-  layer.qkv = cut.template matrix<T>(s.qkv, n);
+  layer.qkv = cut.template apart<T>(s.qkv, n, c.query_width() + 2 * c.key_value_width());
   layer.qk = cut.template matrix<T>(s.qk, n);
   layer.attended = cut.template matrix<T>(s.attended, n);
   layer.projected = cut.template matrix<T>(s.projected, own);
   layer.x2 = cut.template matrix<T>(s.x2, own);
   layer.h2 = cut.template matrix<T>(s.h2, own);
-  layer.up = cut.template matrix<T>(s.up, n);
+  layer.up = cut.template apart<T>(s.up, n, up_width(c));
   layer.down = cut.template matrix<T>(s.down, own);
   layer.kept_qkv = cut.template matrix<T>(s.kept_qkv, n);
   layer.kept_o = cut.template matrix<T>(s.kept_o, n);
@@ -87,7 +94,7 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
   const std::pair<std::int64_t, std::int64_t> rotated(0, c.query_width() + c.key_value_width());
   LayerActivations<Exec, T> layer;
   for (int l = range.begin; l < range.end; ++l) {
-    if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, sizes, n, own);
+    if (l == range.begin || !recompute) layer = cut_layer<Exec, T>(cut, c, sizes, n, own);
     layer.x = cut.template matrix<T>(sizes.x, own);
     layers.push_back(layer);
     LayerActivations<Exec, T>& last = layers.back();
@@ -120,11 +127,15 @@ void Activations<Exec, T>::split_backward(const ModelPart& part, int micro_batch
   const auto matrix = [&](std::int64_t width) {
     return cut.template matrix<T>(n * static_cast<std::size_t>(width), n);
   };
+  const ModelConfig& c = part.config;
+  const auto apart = [&](std::int64_t stride, std::int64_t columns) {
+    return cut.template apart<T>(n * static_cast<std::size_t>(stride), n, columns);
+  };
   for (std::size_t l = 0; l < layers.size(); ++l) {
     BlockGradients<Exec, T> block;
     block.projected = matrix(widths[0]);
-    block.qkv = matrix(widths[1]);
-    block.inner = matrix(widths[2]);
+    block.qkv = apart(widths[1], c.query_width() + 2 * c.key_value_width());
+    block.inner = apart(widths[2], mlp_width(c));
     block.down = matrix(widths[3]);
     block.passed_qkv = matrix(widths[4]);
     block.passed_o = matrix(widths[5]);

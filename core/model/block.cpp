@@ -145,7 +145,7 @@ void mixture_forward_summed(Context<Exec>& context, const typename Weights<Exec,
   sum_rows<T>(context, down, [&](const Matrix<T, Exec>& partial) {
     const auto shared = [&] {
       auto frame = context.workspace.frame();
-      const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
+      const Matrix<T, Exec> inner = take_wide_rows<T>(context, mlp_width(context.config()));
       activate<Exec, T>(context, a.up, inner);
       linear_product<Exec, T>(context, w.down, inner, a.kept_down, partial);
     };
@@ -195,7 +195,7 @@ void mlp_forward_down(Context<Exec>& context, const typename Weights<Exec, T>::L
   if (context.config().has_experts()) return mixture_forward_summed<Exec, T>(context, w, a, down);
   {
     auto frame = context.workspace.frame();
-    const Matrix<T, Exec> inner = take_rows<T>(context, mlp_width(context.config()));
+    const Matrix<T, Exec> inner = take_wide_rows<T>(context, mlp_width(context.config()));
     activate<Exec, T>(context, a.up, inner);
     linear_forward_summed<Exec, T>(context, w.down, inner, down, a.kept_down);
   }
@@ -302,17 +302,17 @@ void block_backward(Context<Exec>& context, const typename Weights<Exec, T>::Lay
   {
     auto inner_frame = context.workspace.frame();
     MlpGradients<Exec, T> d{unnormed,
-                            take_rows<T>(context, mlp_width(c)),
+                            take_wide_rows<T>(context, mlp_width(c)),
                             take_passed<T>(context, w.up),
                             take_passed<T>(context, w.down),
                             {}};
-    if (!w.down.formed.empty()) d.forward_inner = take_rows<T>(context, c.intermediate_size);
+    if (!w.down.formed.empty()) d.forward_inner = take_wide_rows<T>(context, c.intermediate_size);
     if (c.has_experts()) d.experts = take_expert_gradients<Exec, T>(context, a);
     mlp_backward_input<Exec, T>(context, w, a, gradient, between, d, accumulate, g);
     mlp_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
   }
   AttentionGradients<Exec, T> d{unnormed, take_rows<T>(context, c.query_width()),
-                                take_rows<T>(context, c.query_width() + 2 * c.key_value_width()),
+                                take_wide_rows<T>(context, c.query_width() + 2 * c.key_value_width()),
                                 take_passed<T>(context, w.qkv), take_passed<T>(context, w.o)};
   attention_backward_input<Exec, T>(context, w, a, first_key, between, gradient, d, accumulate, g);
   attention_backward_weight<Exec, T>(context, w, a, d, accumulate, g);
@@ -335,7 +335,7 @@ void block_backward_input(Context<Exec>& context, const typename Weights<Exec, T
     auto inner_frame = context.workspace.frame();
     MlpGradients<Exec, T> d{unnormed, kept.inner, kept.passed_up, kept.passed_down, {}};
     if (!w.down.formed.empty()) {  // both are needed at the same time; `inner` becomes what is kept
-      d.inner = take_rows<T>(context, c.intermediate_size);
+      d.inner = take_wide_rows<T>(context, c.intermediate_size);
       d.forward_inner = kept.inner;
     }
     if (c.has_experts()) d.experts = kept_expert_gradients<Exec, T>(a, kept);

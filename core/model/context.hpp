@@ -48,6 +48,19 @@ Matrix<T, Exec> take_rows(Context<Exec>& context, std::int64_t width) {
   return context.workspace.template take<T>(static_cast<std::size_t>(context.rows()), static_cast<std::size_t>(width));
 }
 
+// Takes scratch of so many rows that are row_stride apart.
+template <class T, class Exec>
+Matrix<T, Exec> take_apart(Workspace<Exec>& workspace, std::int64_t rows, std::int64_t width) {
+  const auto stride = static_cast<std::size_t>(row_stride(width));
+  return columns(workspace.template take<T>(static_cast<std::size_t>(rows), stride), 0, width);
+}
+
+// Takes such scratch of N rows for a wide activation or its gradient.
+template <class T, class Exec>
+Matrix<T, Exec> take_wide_rows(Context<Exec>& context, std::int64_t width) {
+  return take_apart<T>(context.workspace, context.rows(), width);
+}
+
 // Takes scratch of the rows of the residual stream that are here.
 template <class T, class Exec>
 Matrix<T, Exec> take_own_rows(Context<Exec>& context) {

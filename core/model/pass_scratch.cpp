@@ -20,9 +20,9 @@ void declare_kernels(Workspace<Host>& workspace, const ModelPart& part, int micr
   const auto widest = static_cast<std::size_t>(
       std::max({c.hidden_size, c.query_width() + 2 * c.key_value_width(), c.gated() ? 0 : c.intermediate_size}));
   const std::int64_t qkv = c.query_width() + 2 * c.key_value_width();
-  declare_attention<T, Host>(
-      workspace, threads, attention_shape(c, micro_batch, sequence),
-      {.qk = static_cast<int>(c.query_norms() ? qkv - c.key_value_width() : qkv), .qkv = static_cast<int>(qkv)});
+  declare_attention<T, Host>(workspace, threads, attention_shape(c, micro_batch, sequence),
+                             {.qk = static_cast<int>(c.query_norms() ? qkv - c.key_value_width() : row_stride(qkv)),
+                              .qkv = static_cast<int>(row_stride(qkv))});
   declare<NormScratch<Host, T>>(workspace, n, widest);
   if (c.head_bias)
     declare<RowSumScratch<Host, Acc<T>>>(workspace,

@@ -27,7 +27,7 @@ template <class Exec, class T, class Body>
 void for_slices(Context<Exec>& context, const Weights<Exec, T>& w, const Matrix<const T, Exec>& h, const Body& body) {
   const int n = context.rows(), step = logit_rows(context.part, n, sizeof(T));
   auto frame = context.workspace.frame();
-  const Matrix<T, Exec> buffer = context.workspace.template take<T>(static_cast<std::size_t>(step), w.head.extent(0));
+  const Matrix<T, Exec> buffer = take_apart<T>(context.workspace, step, static_cast<std::int64_t>(w.head.extent(0)));
   for (int begin = 0; begin < n; begin += step) {
     const int end = begin + step < n ? begin + step : n;
     const Matrix<T, Exec> logits = row_range(buffer, 0, end - begin);

@@ -100,6 +100,25 @@ TEST(Model, StagesComposeToTheWholeModel) {
   }
 }
 
+// Elements of a column shall not lie at multiples of 4 KB, nor rows at odd places.
+TEST(Model, RowsOfWideActivationsAreApart) {
+  EXPECT_EQ(row_stride(0), 0);
+  EXPECT_EQ(row_stride(5), 8);
+  EXPECT_EQ(row_stride(1016), 1016);
+  for (const std::int64_t width : {1017, 1024, 3072, 100352}) EXPECT_EQ(row_stride(width) % 1024, 32) << width;
+  ModelConfig config = small_model(Family::llama);
+  config.intermediate_size = 512;
+  ModelRig<Device, float> rig(config), again(config, 2, 7, true);
+  for (const auto& layer : rig.slot.layers) {
+    EXPECT_EQ(layer.up.extent(1), 1024u);
+    EXPECT_EQ(layer.up.stride(0), 1056u);
+    EXPECT_EQ(layer.qkv.stride(0),
+              static_cast<std::size_t>(row_stride(static_cast<std::int64_t>(layer.qkv.extent(1)))));
+  }
+  EXPECT_EQ(rig.loss_and_backward(0.5), again.loss_and_backward(0.5));
+  expect_same_gradients(rig, again);
+}
+
 TEST(Model, SlicesOfLogitsMakeOneLoss) {
   ModelConfig config = small_model(Family::llama);
   config.vocab_size = 50021;
