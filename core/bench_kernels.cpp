@@ -32,14 +32,14 @@ class KernelBench {
   std::vector<KernelTime> run() {
     const auto D = width(config_.hidden_size), F = width(mlp_width(config_)), Q = width(config_.query_width()),
                K = width(config_.key_value_width());
-    linear("q, k, v", D, Q + 2 * K);
+    wide_linear("q, k, v", D, Q + 2 * K);
     linear("o", Q, D);
     if (F > 0) {
-      linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
+      wide_linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
       linear("down", F, D);
     }
     if (config_.has_experts()) experts(D, width(config_.moe_intermediate_size));
-    linear("head", D, width(config_.vocab_size));
+    wide_linear("head", D, width(config_.vocab_size));
     attention_rows(Q, K);
     row_kernels(D, Q);
     if (config_.has_experts())
@@ -84,25 +84,28 @@ class KernelBench {
   // Times the products of one expert that has the mean number of rows.
   void experts(std::size_t in, std::size_t inner) {
     const std::size_t rows = std::max<std::size_t>(1, choices() / width(config_.num_experts));
-    linear("expert gate, up", in, 2 * inner, rows);
-    linear("expert down", inner, in, rows);
+    linear("expert gate, up", in, 2 * inner, rows, 2 * inner);
+    linear("expert down", inner, in, rows, in);
   }
 
-  void linear(const std::string& name, std::size_t in, std::size_t out) { linear(name, in, out, rows_); }
-  // Times the three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x.
-  void linear(const std::string& name, std::size_t in, std::size_t out, std::size_t rows) {
-    const auto x = buffer<T>(rows * in), w = buffer<T>(in * out), y = buffer<T>(rows * out);
+  void linear(const std::string& name, std::size_t in, std::size_t out) { linear(name, in, out, rows_, out); }
+  // Of one whose output is a wide activation of the model.
+  void wide_linear(const std::string& name, std::size_t in, std::size_t out) {
+    linear(name, in, out, rows_, width(row_stride(static_cast<std::int64_t>(out))));
+  }
+  // Times the three products of a linear layer: y = x W^T, dx = dy W, dW = dy^T x; rows of y are `stride` apart.
+  void linear(const std::string& name, std::size_t in, std::size_t out, std::size_t rows, std::size_t stride) {
+    const auto x = buffer<T>(rows * in), w = buffer<T>(in * out), storage = buffer<T>(rows * stride);
+    const Matrix<T, Exec> y =
+        Kokkos::subview(matrix(storage, stride), Kokkos::ALL, std::pair<std::size_t, std::size_t>(0, out));
     const auto dw = buffer<A>(in * out);
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-    time(name + ": forward", flops, 0, [&] {
-      gemm_.template operator()<T, T>(Op::none, Op::transpose, 1, matrix(x, in), matrix(w, in), 0, matrix(y, out));
-    });
-    time(name + ": input gradient", flops, 0, [&] {
-      gemm_.template operator()<T, T>(Op::none, Op::none, 1, matrix(y, out), matrix(w, in), 0, matrix(x, in));
-    });
-    time(name + ": weight gradient", flops, 0, [&] {
-      gemm_.template operator()<T, A>(Op::transpose, Op::none, 1, matrix(y, out), matrix(x, in), 0, matrix(dw, in));
-    });
+    time(name + ": forward", flops, 0,
+         [&] { gemm_.template operator()<T, T>(Op::none, Op::transpose, 1, matrix(x, in), matrix(w, in), 0, y); });
+    time(name + ": input gradient", flops, 0,
+         [&] { gemm_.template operator()<T, T>(Op::none, Op::none, 1, y, matrix(w, in), 0, matrix(x, in)); });
+    time(name + ": weight gradient", flops, 0,
+         [&] { gemm_.template operator()<T, A>(Op::transpose, Op::none, 1, y, matrix(x, in), 0, matrix(dw, in)); });
   }
 
   void attention_rows(std::size_t Q, std::size_t K) {

@@ -137,7 +137,7 @@ TEST(ModelPart, DividesTheActivations) {
   const auto bytes = [&](int tp, bool split) {
     return slot_bytes(model_part(c, tp, 0, split), all_layers(c), 4, 64, width_fp32, false);
   };
-  EXPECT_LE(bytes(4, true), bytes(1, true) / 4 + bytes(1, true) / 50);
+  EXPECT_LE(bytes(4, true), bytes(1, true) / 4 + bytes(1, true) / 40);  // narrow parts have rows of whole 16 bytes
   EXPECT_GT(bytes(4, false), bytes(4, true));
 }
 
