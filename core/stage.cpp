@@ -5,7 +5,7 @@
 #include "core/memory/pager.hpp"
 #include "core/model/initialise.hpp"
 #include "kernels/blas/sums.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 namespace {

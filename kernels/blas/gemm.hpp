@@ -8,6 +8,7 @@
 
 #include "kernels/blas/exec.hpp"
 #include "kernels/blas/gemm_op.hpp"
+#include "kernels/blas/matrix_list.hpp"
 
 namespace sestina {
 
@@ -44,6 +45,12 @@ class Gemm {
   template <class TA, class TC>
   void batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
              Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c);
+  // Computes as many products of one shape whose operands lie anywhere: C_i = alpha op_a(A_i) op_b(B_i) + beta C_i.
+  // None writes what another one reads or writes. A device's library takes them in one call, a host one after the
+  // other, each as the product by itself. Throws Error(internal) where the lists are not equally long.
+  template <class TA, class TC>
+  void batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const TA, Exec>& a, const MatrixList<const TA, Exec>& b,
+             Acc<TA> beta, const MatrixList<TC, Exec>& c);
 
   // Calls body(products, item, lane) for each of `items`, host only: as many threads as there are run them at the same
   // time, each with products of its own that take one thread. A lane is a number below lanes() and below `items`; one
@@ -69,6 +76,10 @@ class Gemm {
   // On a device C is one product where m < 8,192, symmetric but for rounding.
   template <class TA, class TC>
   void symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c);
+  // The same of matrices of one shape that lie anywhere.
+  template <class TA, class TC>
+  void symmetric(Op op, Acc<TA> alpha, const MatrixList<const TA, Exec>& a, Acc<TA> beta,
+                 const MatrixList<TC, Exec>& c);
 
   // Whether products of fp32 may read their operands as tf32 (10 bits of mantissa), which tensor cores multiply; false
   // at first. Hosts, and devices without such a type, go on in fp32.

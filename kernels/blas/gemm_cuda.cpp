@@ -134,16 +134,46 @@ void Gemm<Kokkos::Cuda>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<cons
   batch<TA, TC>(1, {}, op_a, op_b, alpha, a, b, beta, c);
 }
 
-// Computes the tiles on and below the diagonal and mirrors them, where there are so many that the work they save is more
-// than what single tiles leave of a device (a tile is 32 blocks of threads, an H100 has 132 processors). Else it is one
-// product: two elements that should be equal may be summed in different orders.
+template <>
+template <class TA, class TC>
+void Gemm<Kokkos::Cuda>::batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const TA, Kokkos::Cuda>& a,
+                               const MatrixList<const TA, Kokkos::Cuda>& b, Acc<TA> beta,
+                               const MatrixList<TC, Kokkos::Cuda>& c) {
+  require_equal_counts(a, b, c);
+  if (c.count == 0) return;
+  if (c.count == 1) return (*this).template operator()<TA, TC>(op_a, op_b, alpha, a[0], b[0], beta, c[0]);
+  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
+  const std::size_t m = plain_a ? a.rows : a.cols, k = plain_a ? a.cols : a.rows, n = plain_b ? b.cols : b.rows;
+  SESTINA_REQUIRE((plain_b ? b.rows : b.cols) == k && c.rows == m && c.cols == n,
+                  "products of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.rows, a.cols, plain_a ? "" : "^T",
+                  b.rows, b.cols, plain_b ? "" : "^T", c.rows, c.cols);
+  SESTINA_REQUIRE(std::max({m, n, k, c.count}) <= std::size_t(std::numeric_limits<int>::max()),
+                  "{} x {} x {} x {} exceeds an int", c.count, m, n, k);
+  if (m == 0 || n == 0) return;
+  state_->count.flops += 2.0 * double(c.count) * double(m) * double(n) * double(k);
+  if (state_->timing) state_->begin();
+  check(cublasGemmBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
+                            reinterpret_cast<const void* const*>(b.in_space), data_type<TA>(), int_leading(b[0]),
+                            reinterpret_cast<const void* const*>(a.in_space), data_type<TA>(), int_leading(a[0]), &beta,
+                            reinterpret_cast<void* const*>(c.in_space), data_type<TC>(), int_leading(c[0]),
+                            int(c.count), compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
+        "products");
+  if (state_->timing) state_->end();
+}
+
+// From this side on a symmetric product is computed in tiles.
+static constexpr std::size_t tiled_side = 8192;
+
+// Computes the tiles on and below the diagonal and mirrors them, where there are so many that the work they save is
+// more than what single tiles leave of a device (a tile is 32 blocks of threads, an H100 has 132 processors). Else it
+// is one product: two elements that should be equal may be summed in different orders.
 template <>
 template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos::Cuda> a, Acc<TA> beta,
                                    Matrix<TC, Kokkos::Cuda> c) {
-  constexpr std::size_t tile = 1024, parts = 8;
+  constexpr std::size_t tile = 1024;
   const bool plain = op == Op::none;
-  const std::size_t m = a.extent(plain ? 0 : 1), size = m >= parts * tile ? tile : std::max<std::size_t>(m, 1);
+  const std::size_t m = a.extent(plain ? 0 : 1), size = m >= tiled_side ? tile : std::max<std::size_t>(m, 1);
   SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",
                   a.extent(0), a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
   const auto range = [m, size](std::size_t begin) { return std::make_pair(begin, std::min(begin + size, m)); };
@@ -164,6 +194,15 @@ void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Kokkos
 }
 
 template <>
+template <class TA, class TC>
+void Gemm<Kokkos::Cuda>::symmetric(Op op, Acc<TA> alpha, const MatrixList<const TA, Kokkos::Cuda>& a, Acc<TA> beta,
+                                   const MatrixList<TC, Kokkos::Cuda>& c) {
+  if (c.rows < tiled_side) return batch<TA, TC>(op, op == Op::none ? Op::transpose : Op::none, alpha, a, a, beta, c);
+  require_equal_counts(a, a, c);
+  for (std::size_t i = 0; i < c.count; ++i) symmetric<TA, TC>(op, alpha, a[i], beta, c[i]);
+}
+
+template <>
 void Gemm<Kokkos::Cuda>::round_to_tf32(bool on) {
   state_->tf32 = on;
 }
@@ -176,15 +215,20 @@ Gemm<Kokkos::Cuda>::Count Gemm<Kokkos::Cuda>::take_count() {
   return std::exchange(state_->count, Count{});
 }
 
-#define SESTINA_GEMM(TA, TC)                                                                                      \
-  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>,           \
-                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,                   \
-                                                       Matrix<TC, Kokkos::Cuda>);                                 \
-  template void Gemm<Kokkos::Cuda>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>,                     \
-                                                  Matrix<const TA, Kokkos::Cuda>, Matrix<const TA, Kokkos::Cuda>, \
-                                                  Acc<TA>, Matrix<TC, Kokkos::Cuda>);                             \
-  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>,       \
-                                                      Matrix<TC, Kokkos::Cuda>);
+#define SESTINA_GEMM(TA, TC)                                                                                           \
+  template void Gemm<Kokkos::Cuda>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>,                \
+                                                       Matrix<const TA, Kokkos::Cuda>, Acc<TA>,                        \
+                                                       Matrix<TC, Kokkos::Cuda>);                                      \
+  template void Gemm<Kokkos::Cuda>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>,                          \
+                                                  Matrix<const TA, Kokkos::Cuda>, Matrix<const TA, Kokkos::Cuda>,      \
+                                                  Acc<TA>, Matrix<TC, Kokkos::Cuda>);                                  \
+  template void Gemm<Kokkos::Cuda>::batch<TA, TC>(Op, Op, Acc<TA>, const MatrixList<const TA, Kokkos::Cuda>&,          \
+                                                  const MatrixList<const TA, Kokkos::Cuda>&, Acc<TA>,                  \
+                                                  const MatrixList<TC, Kokkos::Cuda>&);                                \
+  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>,            \
+                                                      Matrix<TC, Kokkos::Cuda>);                                       \
+  template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, const MatrixList<const TA, Kokkos::Cuda>&, Acc<TA>, \
+                                                      const MatrixList<TC, Kokkos::Cuda>&);
 SESTINA_GEMM(float, float)
 SESTINA_GEMM(double, double)
 SESTINA_GEMM(bf16, bf16)

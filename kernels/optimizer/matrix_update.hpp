@@ -38,7 +38,7 @@ struct WeightMove {
 struct MoveFactors {
   float before, step, after;
   double* nonfinite;
-  explicit MoveFactors(const WeightMove& move)
+  KOKKOS_INLINE_FUNCTION explicit MoveFactors(const WeightMove& move)
       : before(move.decay_first ? static_cast<float>(1 - move.lr * move.weight_decay) : 1.0f),
         step(static_cast<float>(move.lr * move.scale)),
         after(move.decay_first ? 1.0f : static_cast<float>(1 - move.lr * move.weight_decay)),

@@ -135,11 +135,14 @@ class LibraryCall {
   void size(const char* name, long long value);  // at least 0
   void fact(const char* name, const std::string& text);
   void operand(const Operand& given);
+  void operands(Operand given, const std::vector<const void*>& places);  // matrices of a batch that lie anywhere
   void memory(const char* name, const void* at, long long elements, cudaDataType_t type);  // a vector or scratch
   void refuse(const std::string& why);
   bool end();  // records the call; whether the library takes it
 
  private:
+  void record(const Operand& x, int align);
+  void check(const Operand& x);
   std::string name_, record_;
   std::vector<Operand> given_;
   bool good_ = true;

@@ -58,11 +58,10 @@ struct Product {
   cublasComputeType_t compute;
 };
 
-// a and b have the rows and columns that their operations leave them.
-cublasStatus_t multiply(const char* name, const Product& p, Operand a, Operand b, Operand c) {
-  Lock lock(dev().mutex);
+// Tells the call of everything but its operands, to which it gives the rows and columns that their operations leave
+// them.
+void begin(LibraryCall& call, const char* name, const Product& p, Operand& a, Operand& b, Operand& c) {
   const LibraryHandle& handle = handle_of(p.handle);
-  LibraryCall call(name, handle.stream);
   call.size("m", p.m);
   call.size("n", p.n);
   call.size("k", p.k);
@@ -79,7 +78,31 @@ cublasStatus_t multiply(const char* name, const Product& p, Operand a, Operand b
   a.rows = plain_a ? p.m : p.k, a.cols = plain_a ? p.k : p.m;
   b.rows = plain_b ? p.k : p.n, b.cols = plain_b ? p.n : p.k;
   c.rows = p.m, c.cols = p.n;
+}
+
+cublasStatus_t multiply(const char* name, const Product& p, Operand a, Operand b, Operand c) {
+  Lock lock(dev().mutex);
+  LibraryCall call(name, handle_of(p.handle).stream);
+  begin(call, name, p, a, b, c);
   for (const Operand& x : {a, b, c}) call.operand(x);
+  return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// The operands are arrays of pointers, in device memory as the matrices are.
+cublasStatus_t multiply_lists(const char* name, const Product& p, Operand a, Operand b, Operand c) {
+  Lock lock(dev().mutex);
+  LibraryCall call(name, handle_of(p.handle).stream);
+  begin(call, name, p, a, b, c);
+  const auto count = static_cast<std::size_t>(p.count < 0 ? 0 : p.count);
+  for (const Operand& x : {a, b, c}) {
+    std::vector<const void*> places(count);
+    if (!in_arena(x.at)) {
+      call.refuse(std::string("pointers to ") + x.name + " that are not in device memory");
+      continue;
+    }
+    if (count > 0) std::memcpy(places.data(), reach(x.at, count * sizeof(void*), name), count * sizeof(void*));
+    call.operands(x, places);
+  }
   return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -128,6 +151,15 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t op
   return multiply("cublasGemmStridedBatchedEx", {h, op_a, op_b, m, n, k, count, alpha, beta, compute},
                   {"A", a, type_a, 0, 0, lda, count, step_a}, {"B", b, type_b, 0, 0, ldb, count, step_b},
                   {"C", c, type_c, 0, 0, ldc, count, step_c, true});
+}
+cublasStatus_t cublasGemmBatchedEx(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
+                                   int k, const void* alpha, const void* const a[], cudaDataType_t type_a, int lda,
+                                   const void* const b[], cudaDataType_t type_b, int ldb, const void* beta,
+                                   void* const c[], cudaDataType_t type_c, int ldc, int count,
+                                   cublasComputeType_t compute, cublasGemmAlgo_t) {
+  return multiply_lists("cublasGemmBatchedEx", {h, op_a, op_b, m, n, k, count, alpha, beta, compute},
+                        {"A", a, type_a, 0, 0, lda}, {"B", b, type_b, 0, 0, ldb},
+                        {"C", c, type_c, 0, 0, ldc, 1, 0, true});
 }
 
 // ---- Kokkos Tools (KOKKOS_TOOLS_LIBS names this library): labels

@@ -52,10 +52,10 @@ std::string type_name(cudaDataType_t type) {
   }
 }
 
+int alignment(std::uintptr_t bits) { return static_cast<int>((bits | 256u) & -(bits | 256u)); }
 int alignment(const Operand& x) {
-  auto bits = reinterpret_cast<std::uintptr_t>(x.at) | 256u;
-  if (x.count > 1) bits |= static_cast<std::uintptr_t>(x.stride * element(x.type));
-  return static_cast<int>(bits & -bits);
+  const auto bits = reinterpret_cast<std::uintptr_t>(x.at);
+  return alignment(x.count > 1 ? bits | static_cast<std::uintptr_t>(x.stride * element(x.type)) : bits);
 }
 
 bool is_empty(const Operand& x) { return x.rows <= 0 || x.cols <= 0 || x.count <= 0; }
@@ -105,12 +105,33 @@ void LibraryCall::fact(const char* name, const std::string& text) {
 }
 
 void LibraryCall::operand(const Operand& x) {
+  record(x, alignment(x));
+  check(x);
+}
+
+void LibraryCall::operands(Operand x, const std::vector<const void*>& places) {
+  std::uintptr_t bits = 0;
+  for (const void* place : places) bits |= reinterpret_cast<std::uintptr_t>(place);
+  x.count = static_cast<long long>(places.size());
+  x.at = places.empty() ? nullptr : places.front();
+  record(x, alignment(bits));
+  x.count = 1;
+  for (const void* place : places) {
+    x.at = place;
+    check(x);
+  }
+}
+
+void LibraryCall::record(const Operand& x, int align) {
   const auto say = [](const char* key, long long value) {
     return std::string(", \"") + key + "\": " + std::to_string(value);
   };
   record_ += std::string(", \"") + x.name + "\": {\"type\": \"" + type_name(x.type) + "\"" + say("rows", x.rows) +
-             say("cols", x.cols) + say("ld", x.leading) + say("align", alignment(x)) + say("batch", x.count) +
+             say("cols", x.cols) + say("ld", x.leading) + say("align", align) + say("batch", x.count) +
              say("stride", x.stride) + ", \"in\": \"" + label_of(x.at) + "\"}";
+}
+
+void LibraryCall::check(const Operand& x) {
   const std::string name = x.name;
   if (x.leading < std::max(1LL, x.rows)) return refuse("leading dimension of " + name + " below its rows");
   if (is_empty(x)) return;

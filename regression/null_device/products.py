@@ -106,6 +106,11 @@ def soap(model, precision="fp32"):
     return found
 
 
+def soap_calls(model):
+    """Of the matrices of one shape there is one call for each product of an update."""
+    return 8 * len(set(model.matrices()))
+
+
 def soap_refresh(model):
     """Of each side: the factor times its basis, and the orthonormal factor of that, by geqrf and orgqr."""
     products, solved = collections.Counter(), collections.Counter()

@@ -265,28 +265,40 @@ def library_products(device):
 
 
 MUON_KERNELS = {"momenta", "ns_norms", "ns_normalize", "ns_polynomial", "muon_move"}
+SOAP_KERNELS = {"average_momenta", "rotated_adams", "move_weights"}
 
 
 def library_batches(device):
-    """Muon updates all matrices of a shape together: twelve layers of two shapes take no more than one, at most 40 kernels
-    and products. With all that they need of scratch they are one batch."""
-    model, deck = products.Model(keys=64, layers=12), "tiny_muon"
-    options = ["optimizer.qk_clip=0", "model.num_hidden_layers=12", "model.num_key_value_heads=4"]
+    """Muon and SOAP update all matrices of a shape together: twelve layers take no more kernels and products than one.
+    With all that they need of scratch they are one batch. In bf16 SOAP's matrices go one by one."""
+    model = products.Model(keys=64, layers=12)
+    layers = ["model.num_hidden_layers=12", "model.num_key_value_heads=4"]
+    muon = products.newton_schulz(model, steps=5)
+    check_batch(device, "tiny_muon", model, muon, products.newton_schulz_calls(model, steps=5), MUON_KERNELS, 40,
+                [*layers, "optimizer.qk_clip=0"])
+    for precision in ("fp32", "tf32"):
+        check_batch(device, "tiny_soap", model, products.soap(model, precision), products.soap_calls(model), SOAP_KERNELS, 27,
+                    [*layers, "optimizer.refresh.every=100", f"optimizer.matmul_precision={precision}"])
+
+
+def check_batch(device, deck, model, expected, often, names, most, options):
+    """An update makes the products that are expected, by so many calls, and has these kernels, and of both at most so many."""
     calls, _ = library_calls(device, deck, model, 2, 4, *options)
-    expected = products.newton_schulz(model, steps=5)
     found, _ = products.split(calls)
-    products.compare("muon of twelve layers", found, products.times(products.passes(model) + expected, 2))
-    often = sum(count for text, count in calls.items() if set(products.split({text: 1})[0]) & set(expected)) / 2
+    what = f"{deck} of twelve layers"
+    products.compare(what, found, products.times(products.passes(model) + expected, 2))
+    called = sum(count for text, count in calls.items() if set(products.split({text: 1})[0]) & set(expected)) / 2
     kernels = collections.Counter()
     for steps, sign in ((2, -1), (4, 1)):
         counts, _ = device.train(deck, f"run.steps={steps}", "metrics.updates_every=0", *options, fill=63)
         for (kind, name), count in counts.items():
             if kind == "launch":
                 kernels[name.removeprefix("for: ").split()[0]] += sign * count[0] / 2
-    update = {name: kernels[name] for name in kernels if name in MUON_KERNELS or name.startswith(("ns_", "momentum", "mirror"))}
-    if often != products.newton_schulz_calls(model, steps=5) or set(update) != MUON_KERNELS or often + sum(update.values()) > 40:
-        raise Failure(f"muon of twelve layers: {often} products, kernels {update}")
-    print(f"muon of twelve layers: {often:.0f} products and {sum(update.values()):.0f} kernels of an update")
+    alone = ("ns_", "momentum", "mirror", "average_", "rotated_adam", "adam_direction", "round_matrix", "move_weight")
+    update = {name: kernels[name] for name in kernels if kernels[name] and (name in names or name.startswith(alone))}
+    if called != often or set(update) != names or called + sum(update.values()) > most:
+        raise Failure(f"{what}: {called} products, {often} expected; kernels {update}")
+    print(f"{what}: {called:.0f} products and {sum(update.values()):.0f} kernels of an update")
 
 
 def library_attention(device):

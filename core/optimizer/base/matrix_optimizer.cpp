@@ -5,7 +5,7 @@
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/model/block_rotations.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 #include "kernels/optimizer/shaped_move.hpp"
 
 namespace sestina {

@@ -36,8 +36,8 @@ template <class Space>
 class UpdateBatch {
  public:
   virtual ~UpdateBatch() = default;
-  // Makes one update of all of its matrices; lr and weight_decay of the numbers are factors of each one's rates. Does
-  // not fence, and allocates nothing.
+  // Makes one update of all of its matrices; lr and weight_decay of the numbers are factors of each one's rates.
+  // From its second call on it fences only where the updates of its kind do, and allocates nothing.
   virtual void step(Stream<Space>&, const UpdateNumbers&) = 0;
 };
 

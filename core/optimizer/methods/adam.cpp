@@ -5,7 +5,7 @@
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 

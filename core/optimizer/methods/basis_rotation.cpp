@@ -7,7 +7,8 @@
 #include "core/deck/deck.hpp"
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/methods/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_updates.hpp"
 
 namespace sestina {
 
@@ -105,8 +106,22 @@ MatrixKind basis_rotation_kind() {
 }
 
 template <class Space>
+class BasisRotationUpdates final : public RotatedUpdates<Space> {
+ public:
+  BasisRotationUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
+      : RotatedUpdates<Space>(rotation_rule(options, items.front().matrix.rows(), items.front().matrix.cols()), items) {
+  }
+  static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool /*computes_bf16*/,
+                              std::size_t rows, std::size_t cols) {
+    return RotatedUpdates<Space>::declare_in_batch(workspace, options, rotation_rule(options, rows, cols), rows, cols);
+  }
+};
+
+template <class Space>
 class BasisRotation final : public RotatedAdam<Space> {
  public:
+  using Batch = BasisRotationUpdates<Space>;
+
   BasisRotation(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : RotatedAdam<Space>(exec, options, rotation_rule(options, shape.rows, shape.cols), shape) {}
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,

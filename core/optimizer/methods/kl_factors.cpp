@@ -8,7 +8,7 @@
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 

@@ -3,7 +3,7 @@
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/kl_factors.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 

@@ -10,7 +10,7 @@
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/model/quantise.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 

@@ -1,7 +1,7 @@
 // Bases of basis rotation that follow the first moment (rotated_adam.hpp).
 #include <algorithm>
 
-#include "core/optimizer/methods/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_adam.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/optimizer/eigen.hpp"
 

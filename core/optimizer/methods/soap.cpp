@@ -2,7 +2,8 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/methods/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_updates.hpp"
 
 namespace sestina {
 
@@ -86,8 +87,21 @@ MatrixKind soap_kind() {
 }
 
 template <class Space>
+class SoapUpdates final : public RotatedUpdates<Space> {
+ public:
+  SoapUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
+      : RotatedUpdates<Space>(soap_rule(options), items) {}
+  static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool /*computes_bf16*/,
+                              std::size_t rows, std::size_t cols) {
+    return RotatedUpdates<Space>::declare_in_batch(workspace, options, soap_rule(options), rows, cols);
+  }
+};
+
+template <class Space>
 class Soap final : public RotatedAdam<Space> {
  public:
+  using Batch = SoapUpdates<Space>;
+
   Soap(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : RotatedAdam<Space>(exec, options, soap_rule(options), shape) {}
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,

@@ -2,7 +2,7 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/methods/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_adam.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 #include "kernels/optimizer/soap_muon.hpp"
 

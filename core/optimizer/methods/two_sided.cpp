@@ -6,7 +6,7 @@
 #include "kernels/base/threads.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 

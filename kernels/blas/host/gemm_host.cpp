@@ -306,6 +306,23 @@ void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, 
 }
 
 template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const TA, Exec>& a,
+                       const MatrixList<const TA, Exec>& b, Acc<TA> beta, const MatrixList<TC, Exec>& c) {
+  require_equal_counts(a, b, c);
+  for (std::size_t i = 0; i < c.count; ++i)
+    (*this).template operator()<TA, TC>(op_a, op_b, alpha, a[i], b[i], beta, c[i]);
+}
+
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, const MatrixList<const TA, Exec>& a, Acc<TA> beta,
+                           const MatrixList<TC, Exec>& c) {
+  require_equal_counts(a, a, c);
+  for (std::size_t i = 0; i < c.count; ++i) symmetric<TA, TC>(op, alpha, a[i], beta, c[i]);
+}
+
+template <class Exec>
 std::size_t Gemm<Exec>::lanes() const requires is_host<Exec> {
   return state_->lanes.size();
 }
@@ -366,12 +383,16 @@ typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
   return std::exchange(state_->count, Count{});
 }
 
-#define SESTINA_GEMM_TYPES(Exec, TA, TC)                                                                        \
-  template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>, \
-                                               Acc<TA>, Matrix<TC, Exec>);                                      \
-  template void Gemm<Exec>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>, Matrix<const TA, Exec>,   \
-                                          Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                   \
-  template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);
+#define SESTINA_GEMM_TYPES(Exec, TA, TC)                                                                            \
+  template void Gemm<Exec>::operator()<TA, TC>(Op, Op, Acc<TA>, Matrix<const TA, Exec>, Matrix<const TA, Exec>,     \
+                                               Acc<TA>, Matrix<TC, Exec>);                                          \
+  template void Gemm<Exec>::batch<TA, TC>(std::size_t, const Apart&, Op, Op, Acc<TA>, Matrix<const TA, Exec>,       \
+                                          Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                       \
+  template void Gemm<Exec>::batch<TA, TC>(Op, Op, Acc<TA>, const MatrixList<const TA, Exec>&,                       \
+                                          const MatrixList<const TA, Exec>&, Acc<TA>, const MatrixList<TC, Exec>&); \
+  template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);      \
+  template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, const MatrixList<const TA, Exec>&, Acc<TA>,              \
+                                              const MatrixList<TC, Exec>&);
 #define SESTINA_GEMM(Exec)                 \
   template class Gemm<Exec>;               \
   SESTINA_GEMM_TYPES(Exec, float, float)   \

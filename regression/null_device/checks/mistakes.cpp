@@ -60,6 +60,27 @@ void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   cudaStreamDestroy(stream);
 }
 
+// Two products C (8, 8) = A B of matrices that lie anywhere, A from 0, B from 128, C from 256, whose places are in
+// device memory too.
+void multiply_lists(float* memory, const std::string& mistake) {
+  constexpr int n = 8;
+  cublasHandle_t handle = nullptr;
+  cublasCreate(&handle);
+  const float one = 1;
+  const void* places[6] = {memory, memory + 64, memory + 128, memory + 192, memory + 256, memory + 320};
+  if (mistake == "within") places[5] = memory + 64 + 63;
+  if (mistake == "meeting") places[5] = memory + 256 + 63;
+  if (mistake == "nowhere") places[3] = nullptr;
+  const void** on_device = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&on_device), sizeof(places));
+  cudaMemcpy(on_device, places, sizeof(places), cudaMemcpyHostToDevice);
+  cublasGemmBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, mistake == "listed" ? places : on_device,
+                      CUDA_R_32F, n, on_device + 2, CUDA_R_32F, n, &one, const_cast<void* const*>(on_device + 4),
+                      CUDA_R_32F, n, 2, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  cudaFree(on_device);
+  cublasDestroy(handle);
+}
+
 // A product C (m, n) = A B and one of a batch of two, in memory of 1000 floats: A from 0, B from 200, C from 400.
 void multiply(float* memory, const std::string& mistake) {
   constexpr int m = 8, n = 10, k = 12;
@@ -132,6 +153,7 @@ int main(int count, char** arguments) {
     if (mistake != "lazy") setenv(name, "set", 0);
   cudaMalloc(reinterpret_cast<void**>(&device), bytes);
   multiply(device, mistake);
+  multiply_lists(device, mistake);
   decompose(device, reinterpret_cast<int*>(device + 900), mistake);
   cublasHandle_t products = nullptr;
   cublasCreate(&products);

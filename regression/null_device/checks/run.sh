@@ -33,7 +33,7 @@ expect lazy 'problem.ncclCommInitRankConfig without CUDA_MODULE_LOADING'
 expect kept 'leak.device: memory to be mapped'
 expect unrecorded 'problem.cudaEventElapsedTime of an event that was never recorded'
 expect unfinished 'problem.cudaEventElapsedTime of an event that the host has not waited for'
-product='problem.cublasGemmEx' batch='problem.cublasGemmStridedBatchedEx' solver='problem.cusolverDnS'
+product='problem.cublasGemmEx' batch='problem.cublasGemmStridedBatchedEx' lists='problem.cublasGemmBatchedEx' solver='problem.cusolverDnS'
 expect negative "$product: k is below 0"
 expect leading "$product: leading dimension of A below its rows"
 expect null "$product: A is null"
@@ -46,6 +46,10 @@ expect types "$product: types that it does not know together"
 expect sums "$product: types that it does not know together"
 expect overlap "$batch: results of a batch lie in each other"
 expect batch "$batch: count is below 0"
+expect listed "$lists: pointers to A that are not in device memory"
+expect nowhere "$lists: B is null"
+expect within "$lists: C lies in A"
+expect meeting "$lists: C lies in C"
 expect rows "${solver}syevd: leading dimension of A below its rows"
 expect values "${solver}syevd: W lies in A"
 expect scratch "${solver}syevd: scratch of [0-9]* elements, its query answers"

@@ -2,6 +2,7 @@
 // is in its batch; and which matrices are in one.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -37,7 +38,7 @@ struct BatchRig {
       const std::size_t rows = shape.rows, cols = shape.cols;
       const auto i = static_cast<unsigned>(gradients.size());
       const std::string name = "w" + std::to_string(i);
-      optimizers.push_back(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, 0}));
+      optimizers.push_back(make_matrix_optimizer<Space>(Space(), options, {"/optimizer/" + name, rows, cols, i}));
       gradients.emplace_back(rows, cols);
       masters.emplace_back(rounded<float>(random_array(rows, cols, 77 + i)));
       weights.emplace_back(rows, cols);
@@ -151,6 +152,103 @@ TYPED_TEST(UpdateBatches, TellOfNumbersThatAreNot) {
   }
 }
 
+// Of SOAP, seven updates of which some refresh, and one with a gradient of zeros for a matrix, which starts later and
+// leaves its batch out of step until all of them begin again. A host computes the bits of single updates.
+template <class Space>
+void expect_same_rotations(const MatrixOptions& options, bool in_bf16, bool late, std::size_t most) {
+  BatchRig<Space> together(options, mixed_shapes, in_bf16), alone(options, mixed_shapes, in_bf16);
+  together.range = batch_range<Space>(options, together.items, 0, mixed_shapes.size(), most);
+  ASSERT_TRUE(together.range.alone.empty());
+  const auto compare = [](const Array& a, const Array& b, const std::string& what) {
+    if (is_host<Space>)
+      expect_same(a, b, what.c_str());
+    else
+      expect_close(a, b, 1e-3, what.c_str());
+  };
+  for (unsigned t = 1; t <= 7; ++t) {
+    const UpdateNumbers numbers{t, 0.125, 0.5, 0.5, std::nullopt};
+    for (BatchRig<Space>* run : {&together, &alone}) {
+      run->stream->refresh.policy.stagger = true;
+      run->set_gradients(t);
+      if (late && t == 1) set_values(run->gradients[2].matrix(), Array(mixed_shapes[2].rows, mixed_shapes[2].cols));
+    }
+    together.step_together(numbers);
+    alone.step_one_by_one(numbers);
+    for (std::size_t i = 0; i < mixed_shapes.size(); ++i) {
+      const std::string what = options.kind + ", update " + std::to_string(t) + ", matrix " + std::to_string(i);
+      compare(together.masters[i].get(), alone.masters[i].get(), what);
+      for (const char* name : {"momentum", "second_moment", "factor_left", "factor_right", "basis_left", "basis_right"})
+        if (together.optimizers[i]->state().has(name))
+          compare(together.field(i, name), alone.field(i, name), what + ", " + name);
+      if (in_bf16) expect_same(together.weights[i].get(), rounded<bf16>(together.masters[i].get()), what.c_str());
+    }
+  }
+  EXPECT_EQ(together.raised(), 0);
+  EXPECT_LE(together.stream->workspace.peak(), together.stream->workspace.capacity());
+}
+
+MatrixOptions soap_options(const KeyValues& numbers = {}, const Words& words = {}) {
+  MatrixOptions options = batch_options("soap", numbers, words);
+  options.refresh_every = 3;
+  return options;
+}
+
+TYPED_TEST(UpdateBatches, RotateAsSingleUpdatesDo) {
+  for (const bool in_bf16 : {false, true})
+    expect_same_rotations<TypeParam>(soap_options(), in_bf16, false, most_batch_scratch);
+  expect_same_rotations<TypeParam>(soap_options(), false, true, most_batch_scratch);
+  const auto larger = scratch_in_batch<TypeParam>(soap_options(), false, 70, 90, false);
+  expect_same_rotations<TypeParam>(soap_options(), false, false, larger);
+}
+
+TYPED_TEST(UpdateBatches, RotateInOtherFormsToo) {
+  const auto same = [](const MatrixOptions& options) {
+    expect_same_rotations<TypeParam>(options, false, false, most_batch_scratch);
+  };
+  same(soap_options({}, {{"sides", "smaller"}}));
+  same(soap_options({{"bias_correction", 0}}, {{"factor_update", "before"}, {"decay_order", "before"}}));
+  same(soap_options({}, {{"first_step", "use"}, {"basis_refresh", "eigh"}, {"matmul_precision", "tf32"}}));
+  MatrixOptions put_off = soap_options();
+  put_off.refresh_staleness = 2;
+  same(put_off);
+}
+
+TYPED_TEST(UpdateBatches, RotateTheBasesOfBasisRotationToo) {
+  const auto same = [](const Words& words) {
+    MatrixOptions options = batch_options("basis-rotation", {}, words);
+    options.refresh_every = 3;
+    expect_same_rotations<TypeParam>(options, false, false, most_batch_scratch);
+  };
+  same({});
+  same({{"source", "1st"}});
+  same({{"geometry", "unilateral"}});
+  same({{"geometry", "unilateral"}, {"source", "1st"}, {"dialect", "release"}});
+}
+
+// The passes of an update, by name: all matrices take those of one.
+std::map<std::string, int>& passes_seen() {
+  static std::map<std::string, int> seen;
+  return seen;
+}
+
+TYPED_TEST(UpdateBatches, RotateInOneLaunchOfEachPass) {
+  const MatrixOptions options = soap_options();
+  BatchRig<TypeParam> run(options, mixed_shapes, false);
+  run.range = batch_range<TypeParam>(options, run.items, 0, mixed_shapes.size());
+  for (unsigned t = 1; t <= 3; ++t) {
+    passes_seen().clear();
+    run.set_gradients(t);
+    Kokkos::Tools::Experimental::set_begin_parallel_for_callback(
+        [](const char* name, std::uint32_t, std::uint64_t*) { ++passes_seen()[name]; });
+    run.step_together({t, 0.125, 0.5, 0.5});
+    Kokkos::Tools::Experimental::set_begin_parallel_for_callback(nullptr);
+    const int together = t == 1 ? 0 : 1;  // the first update makes bases, of one matrix after another
+    for (const char* name : {"average_momenta", "rotated_adams", "move_weights"})
+      EXPECT_EQ(passes_seen()[name], together) << name << ", update " << t;
+    for (const char* name : {"average_m", "rotated_adam", "move_weight"}) EXPECT_EQ(passes_seen()[name], 0) << name;
+  }
+}
+
 // Which matrices are together: equal wide forms in one stack, up to the scratch of a batch.
 TEST(UpdateBatchesOfARange, HoldWhatTheScratchAllows) {
   BatchRig<Serial> run(batch_options("muon"), mixed_shapes, false);
@@ -178,12 +276,28 @@ TEST(UpdateBatchesOfARange, LeaveOutWhatGoesAlone) {
   EXPECT_EQ(scratch(batch_options("muon", {}, {{"ns_norm", "gram"}})), 0u);
   EXPECT_EQ(scratch(batch_options("muon", {{"norm_snap", 1}})), 0u);
   EXPECT_EQ(scratch(batch_options("muon", {{"row_equilibration", 1}})), 0u);
-  EXPECT_EQ(scratch(batch_options("soap")), 0u);
+  EXPECT_EQ(scratch(batch_options("galore")), 0u);
   MatrixOptions ruled = plain;
   ruled.rules.cautious = true;
   EXPECT_EQ(scratch(ruled), 0u);
   MatrixOptions paged = plain;
   paged.state_tier = Tier::host;
+  EXPECT_EQ(scratch(paged), 0u);
+}
+
+TEST(UpdateBatchesOfARange, LeaveOutRotationsThatGoAlone) {
+  const auto scratch = [](const MatrixOptions& options, std::size_t rows = 24, std::size_t cols = 40) {
+    return scratch_in_batch<Serial>(options, false, rows, cols, false);
+  };
+  EXPECT_EQ(scratch(soap_options()), 3 * 24 * 40 * sizeof(float));
+  EXPECT_EQ(scratch(soap_options({}, {{"matmul_precision", "tf32"}})), scratch(soap_options()));
+  EXPECT_EQ(scratch(soap_options({}, {{"matmul_precision", "bf16"}})), 0u);
+  EXPECT_EQ(scratch(soap_options({}, {{"momentum_basis", "rotated"}})), 0u);
+  EXPECT_EQ(scratch(soap_options({{"normalize", 1}})), 0u);
+  EXPECT_EQ(scratch(soap_options({{"factor_bias_correction", 1}})), 0u);
+  EXPECT_EQ(scratch(soap_options(), 8192, 40), 0u);
+  MatrixOptions paged = soap_options();
+  paged.tier = Tier::host;
   EXPECT_EQ(scratch(paged), 0u);
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/optimizer/adamw.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {

@@ -1,6 +1,7 @@
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 #include "kernels/base/error.hpp"
+#include "kernels/optimizer/rotated/rotated_ranges.hpp"
 
 namespace sestina {
 namespace {
@@ -41,33 +42,14 @@ void for_lines(const char* label, const Space& exec, std::size_t rows, std::size
   }
 }
 
-struct Rates {
-  float one_minus_beta1, one_minus_beta2, eps;
-  explicit Rates(const AdamRule& rule)
-      : one_minus_beta1(static_cast<float>(1 - rule.beta1)),
-        one_minus_beta2(static_cast<float>(1 - rule.beta2)),
-        eps(static_cast<float>(rule.eps)) {}
-};
-
-// The loops run over plain pointers that do not overlap, so that the compiler vectorises them.
-KOKKOS_INLINE_FUNCTION void average_range(float rate, float scale, std::size_t n, const float* __restrict g,
-                                          float* __restrict m) {
-  for (std::size_t i = 0; i < n; ++i) m[i] += rate * (scale * g[i] - m[i]);
-}
+// More loops as those of rotated_ranges.hpp.
 KOKKOS_INLINE_FUNCTION void square_range(float rate, std::size_t n, const float* __restrict g, float* __restrict v) {
   for (std::size_t i = 0; i < n; ++i) v[i] += rate * (g[i] * g[i] - v[i]);
 }
 KOKKOS_INLINE_FUNCTION void divide_range(float eps, std::size_t n, const float* __restrict v, float* __restrict d) {
   for (std::size_t i = 0; i < n; ++i) d[i] /= Kokkos::sqrt(v[i]) + eps;
 }
-KOKKOS_INLINE_FUNCTION void rotated_range(const Rates& r, std::size_t n, const float* __restrict g, float* __restrict v,
-                                          float* __restrict d) {
-  for (std::size_t i = 0; i < n; ++i) {
-    v[i] += r.one_minus_beta2 * (g[i] * g[i] - v[i]);
-    d[i] /= Kokkos::sqrt(v[i]) + r.eps;
-  }
-}
-KOKKOS_INLINE_FUNCTION void direction_range(const Rates& r, float scale, std::size_t n,
+KOKKOS_INLINE_FUNCTION void direction_range(const AdamRates& r, float scale, std::size_t n,
                                             const float* __restrict gradient, float* __restrict m, float* __restrict v,
                                             float* __restrict d) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -124,7 +106,7 @@ void rotated_adam(const Space& exec, const AdamRule& rule, Vector<const float, S
                   Vector<float, Space> direction) {
   require_equal("rotated_adam", gradient.extent(0), v.extent(0));
   require_equal("rotated_adam", direction.extent(0), v.extent(0));
-  const Rates rates(rule);
+  const AdamRates rates(rule);
   for_pieces(
       "rotated_adam", exec, v.extent(0), KOKKOS_LAMBDA(std::size_t at, std::size_t count) {
         rotated_range(rates, count, gradient.data() + at, v.data() + at, direction.data() + at);
@@ -157,7 +139,7 @@ void adam_direction(const Space& exec, const AdamRule& rule, double scale, Vecto
   require_equal("adam_direction", gradient.extent(0), v.extent(0));
   require_equal("adam_direction", momentum.extent(0), v.extent(0));
   require_equal("adam_direction", direction.extent(0), v.extent(0));
-  const Rates rates(rule);
+  const AdamRates rates(rule);
   const auto factor = static_cast<float>(scale);
   for_pieces(
       "adam_direction", exec, v.extent(0), KOKKOS_LAMBDA(std::size_t at, std::size_t count) {
@@ -171,7 +153,7 @@ void adam_direction(const Space& exec, const AdamRule& rule, double scale, Vecto
                     const CodedMoments<Space>& moments, Vector<float, Space> direction) {
   require_equal("adam_direction", gradient.extent(0), moments.m.size());
   require_equal("adam_direction", direction.extent(0), moments.m.size());
-  const Rates rates(rule);
+  const AdamRates rates(rule);
   const auto factor = static_cast<float>(scale);
   update_moments<float>(
       "direction_8bit", exec, moments, KOKKOS_LAMBDA(std::size_t at, std::size_t count, float* m, float* v) {

@@ -1,4 +1,4 @@
-#include "core/optimizer/methods/rotated_adam.hpp"
+#include "core/optimizer/methods/rotated/rotated_adam.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -74,7 +74,7 @@ void RotatedAdam<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, c
     return;
   }
   ++updates_;
-  const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
+  const bool due = refresh_is_due(stream);
   average_momentum<Space>(stream.exec, rule_.adam.beta1, now.gradient_scale, flat<const float, Space>(matrix.gradient),
                           flat<float, Space>(momentum_));
   if (rule_.factors_first) {
@@ -115,6 +115,11 @@ void RotatedAdam<Space>::update_factors(Stream<Space>& stream, double gradient_s
 }
 
 template <class Space>
+bool RotatedAdam<Space>::refresh_is_due(const Stream<Space>& stream) const {
+  return refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
+}
+
+template <class Space>
 void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
   const typename TwoSided<Space>::Point point{updates_, due, stream.refresh.policy.is_in_update(shape_.index)};
   const bool is_new = rule_.from_momentum
@@ -151,23 +156,28 @@ void RotatedAdam<Space>::rotated_direction(Stream<Space>& stream, Matrix<const f
 }
 
 template <class Space>
-void RotatedAdam<Space>::update_weight(Stream<Space>& stream, const UpdateNumbers& now,
-                                       const OwnedMatrix<Space>& matrix) {
-  const auto frame = stream.workspace.frame();
-  const Matrix<float, Space> update = direction(stream, now.gradient_scale, matrix.gradient);
+WeightMove RotatedAdam<Space>::weight_move(const Stream<Space>& stream, const UpdateNumbers& now) const {
   WeightMove move{now.lr, 1, now.weight_decay, rule_.decay_first, stream.nonfinite};
   if (rule_.bias_correction) {
     const auto t = static_cast<double>(updates_);
     move.scale = std::sqrt(1 - std::pow(rule_.adam.beta2, t)) / (1 - std::pow(rule_.adam.beta1, t));
   }
+  return move;
+}
+
+template <class Space>
+void RotatedAdam<Space>::update_weight(Stream<Space>& stream, const UpdateNumbers& now,
+                                       const OwnedMatrix<Space>& matrix) {
+  const auto frame = stream.workspace.frame();
+  const Matrix<float, Space> update = direction(stream, now.gradient_scale, matrix.gradient);
   Vector<double, Space> factor;
   if (rule_.normalize) {
     factor = NormalizePieces<Space>(stream.workspace).factor;
     sum_of_squares_to<Space, float>(stream.exec, flat<const float, Space>(update), stream.workspace, factor);
     to_unit_size<Space>(stream.exec, update.size(), factor);
   }
-  move_weight<Space, float>(stream.exec, move, flat<float, Space>(update), flat<float, Space>(matrix.master),
-                            flat<bf16, Space>(matrix.weight), factor);
+  move_weight<Space, float>(stream.exec, weight_move(stream, now), flat<float, Space>(update),
+                            flat<float, Space>(matrix.master), flat<bf16, Space>(matrix.weight), factor);
 }
 
 template <class Space>

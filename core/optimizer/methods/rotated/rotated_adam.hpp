@@ -6,7 +6,7 @@
 #pragma once
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
-#include "kernels/optimizer/rotated_adam.hpp"
+#include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 
@@ -28,6 +28,9 @@ struct RotatedAdamRule {
 };
 
 template <class Space>
+class RotatedUpdates;  // of many matrices together: rotated_updates.hpp
+
+template <class Space>
 class RotatedAdam : public MatrixOptimizer<Space> {
  public:
   RotatedAdam(const Space&, const MatrixOptions&, const RotatedAdamRule&, const MatrixShape&);
@@ -41,12 +44,16 @@ class RotatedAdam : public MatrixOptimizer<Space> {
   RefreshPort<Space>* port() override { return &sides_.port(); }
 
  private:
+  friend class RotatedUpdates<Space>;
   bool start(Stream<Space>&, Matrix<const float, Space> gradient);
   void update_factors(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
+  bool refresh_is_due(const Stream<Space>&) const;
   void refresh(Stream<Space>&, bool due);
   // Computes Adam's direction in the rotated basis into move; scratch is used up.
   void rotated_direction(Stream<Space>&, Matrix<const float, Space> rotated, Matrix<float, Space> scratch,
                          Matrix<float, Space> move);
+  // Returns the move along the direction of the update now made; normalisation is a factor by itself.
+  WeightMove weight_move(const Stream<Space>&, const UpdateNumbers&) const;
   void update_weight(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&);
   // Returns the direction of the update, in original coordinates, in one of three scratch matrices.
   Matrix<float, Space> direction(Stream<Space>&, double gradient_scale, Matrix<const float, Space> gradient);
