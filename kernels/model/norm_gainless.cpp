@@ -1,7 +1,7 @@
 // RMSNorm without a weight: nothing is summed over rows, so that each row is by itself both ways.
+#include "kernels/blas/row_moments.hpp"
 #include "kernels/blas/rows.hpp"
 #include "kernels/model/norm.hpp"
-#include "kernels/model/norm_sums.hpp"
 
 namespace sestina {
 

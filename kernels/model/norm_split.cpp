@@ -1,7 +1,7 @@
 #include "kernels/model/norm.hpp"
 
+#include "kernels/blas/row_moments.hpp"
 #include "kernels/blas/rows.hpp"
-#include "kernels/model/norm_sums.hpp"
 
 namespace sestina {
 

@@ -1,6 +1,6 @@
 // Sums over a row which several kernels take of the same values, with and without a branch added before. On the host
 // each is a function that is compiled once: of a loop that is compiled at each place a compiler may make different
-// vectors, whose sums have other bits (g++ 12 for Zen 1 and 2, in double), and a block that is computed again would not
+// vectors, whose sums have other bits (g++ 12 for Zen 1, in double), and a block that is computed again would not
 // have the bits of the first time.
 #pragma once
 #include "kernels/blas/rows.hpp"
@@ -22,8 +22,8 @@ template <class A>
 struct RowMoments {
   A mean, variance;
 };
-template <class A, class T, class Lane>
-KOKKOS_FORCEINLINE_FUNCTION RowMoments<A> moments_inline(const Lane& lane, const T* x, int n) {
+template <class A, class T, class Place>
+KOKKOS_FORCEINLINE_FUNCTION RowMoments<A> moments_inline(const Place& lane, const T* x, int n) {
   const A mean = sum_over<A>(lane, n, [&](int j) { return A(x[j]); }) / A(n);
   return {mean, sum_over<A>(lane, n, [&](int j) { return (A(x[j]) - mean) * (A(x[j]) - mean); }) / A(n)};
 }
