@@ -35,7 +35,7 @@ class KernelBench {
     wide_linear("q, k, v", D, Q + 2 * K);
     linear("o", Q, D);
     if (F > 0) {
-      wide_linear(config_.gated() ? "gate, up" : "up", D, config_.gated() ? 2 * F : F);
+      wide_linear(config_.gated() ? "gate, up" : "up", D, width(up_width(config_)));
       linear("down", F, D);
     }
     if (config_.has_experts()) experts(D, width(config_.moe_intermediate_size));

@@ -98,7 +98,7 @@ void check_products(const CheckContext<Exec>& context) {
   layer("q, k, v", D, Q + 2 * extent(model.key_value_width()), N);
   layer("o", Q, D, N);
   if (F > 0) {
-    layer(model.gated() ? "gate, up" : "up", D, model.gated() ? 2 * F : F, N);
+    layer(model.gated() ? "gate, up" : "up", D, extent(up_width(model)), N);
     layer("down", F, D, N);
   }
   if (model.has_experts()) {

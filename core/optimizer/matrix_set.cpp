@@ -273,12 +273,9 @@ class StreamSet : public MatrixSet<Exec> {
 
   // shared: lr and weight_decay are factors of each matrix's own rates.
   void step_alone(Stream<Space>& stream, std::size_t i, const UpdateNumbers& shared) {
-    const TensorRates& rates = items_[i].rates;
     const InUse pinned(optimizers_[i]->state().pages());
     if (begins_again(i, shared.t)) begin_again(i);
-    UpdateNumbers numbers = shared;
-    numbers.lr *= rates.lr;
-    numbers.weight_decay *= rates.weight_decay;
+    const UpdateNumbers numbers = with_rates(shared, items_[i].rates);
     if (items_[i].skew_block > 0)
       step_skew_block(stream, *optimizers_[i], numbers, matrices_[i], items_[i].skew_block);
     else if (matrices_[i].is_cut())

@@ -7,6 +7,7 @@ import json
 import pathlib
 import threading
 
+import kernel_text
 import training_runs as runs
 
 
@@ -21,10 +22,7 @@ def processor():
     return " ".join([fields.get("model name", "unknown"), fields.get("cpu family", ""), *wide[-1:]])
 
 
-@functools.cache
-def text_digest(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+text_digest = functools.cache(kernel_text.digest_of)  # asked for every run
 
 
 def digest_of(deck, settings, text):

@@ -32,6 +32,13 @@ struct BatchItem {
   bool has_weight() const { return matrix.weight.size() != 0; }
 };
 
+// Returns the numbers of one matrix; lr and weight_decay of those that all share are factors of its rates.
+inline UpdateNumbers with_rates(UpdateNumbers shared, const TensorRates& rates) {
+  shared.lr *= rates.lr;
+  shared.weight_decay *= rates.weight_decay;
+  return shared;
+}
+
 template <class Space>
 class UpdateBatch {
  public:

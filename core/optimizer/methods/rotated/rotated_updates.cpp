@@ -111,14 +111,6 @@ void RotatedUpdates<Space>::make_lists(const RotatedStacks& stacks) {
 }
 
 template <class Space>
-UpdateNumbers RotatedUpdates<Space>::own_numbers(std::size_t i, const UpdateNumbers& shared) const {
-  UpdateNumbers numbers = shared;
-  numbers.lr *= items_[i].rates.lr;
-  numbers.weight_decay *= items_[i].rates.weight_decay;
-  return numbers;
-}
-
-template <class Space>
 bool RotatedUpdates<Space>::in_step() const {
   for (std::size_t i = 0; i < items_.size(); ++i)
     if (owner(i).started_ == 0 || owner(i).updates_ != owner(0).updates_) return false;
@@ -129,7 +121,10 @@ bool RotatedUpdates<Space>::in_step() const {
 template <class Space>
 void RotatedUpdates<Space>::step(Stream<Space>& stream, const UpdateNumbers& shared) {
   if (!in_step()) {
-    for (std::size_t i = 0; i < items_.size(); ++i) owner(i).step(stream, own_numbers(i, shared), items_[i].matrix);
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const BatchItem<Space>& item = items_[i];
+      owner(i).step(stream, with_rates(shared, item.rates), item.matrix);
+    }
     return;
   }
   {

@@ -34,7 +34,6 @@ class RotatedUpdates : public UpdateBatch<Space> {
   };
 
   RotatedAdam<Space>& owner(std::size_t i) const { return static_cast<RotatedAdam<Space>&>(*items_[i].optimizer); }
-  UpdateNumbers own_numbers(std::size_t i, const UpdateNumbers& shared) const;
   bool in_step() const;
   void make_lists(const RotatedStacks&);
   void update_factors(Stream<Space>&, double gradient_scale) const;
