@@ -141,7 +141,7 @@ void Decoder<Exec, T>::declare_pass(Workspace<Exec>& workspace, int rows, bool s
   }
   const auto mlp = [&] {
     const auto mlp_frame = workspace.frame();
-    take_rows<T>(context, mlp_width(c));  // as mlp_forward_down does
+    take_wide_rows<T>(context, mlp_width(c));  // as mlp_forward_down does
     thin(mlp_width(c));
   };
   if (!c.has_experts()) return mlp();

@@ -47,7 +47,7 @@ std::vector<double> sum_over_vectors(int vectors, std::size_t n, const VectorRan
 }
 
 // Computes x = op(U) x, or x op(V), for the coordinates x of a matrix.
-void multiply(Gemm<Host>& gemm, const RotatedMatrix& m, bool from_left, Op op, std::vector<double>& coordinates,
+void multiply(Gemm<Host>& gemm, const RotatedCoordinates& m, bool from_left, Op op, std::vector<double>& coordinates,
               std::vector<double>& scratch) {
   const std::size_t n = from_left ? m.rows : m.cols;
   const Matrix<double, Host> rows(coordinates.data() + m.begin, m.rows, m.row_stride > 0 ? m.row_stride : m.cols);
@@ -98,10 +98,10 @@ double HessianProducts::error(const std::vector<double>& v) {
   return size > 0 ? change / (3 * size) : 0;
 }
 
-void rotate_coordinates(Gemm<Host>& gemm, const std::vector<RotatedMatrix>& rotated, bool back,
+void rotate_coordinates(Gemm<Host>& gemm, const std::vector<RotatedCoordinates>& rotated, bool back,
                         std::vector<double>& coordinates) {
   std::vector<double> scratch;
-  for (const RotatedMatrix& m : rotated) {
+  for (const RotatedCoordinates& m : rotated) {
     if (!m.left.empty()) multiply(gemm, m, true, back ? Op::transpose : Op::none, coordinates, scratch);
     if (!m.right.empty()) multiply(gemm, m, false, back ? Op::none : Op::transpose, coordinates, scratch);
   }
@@ -114,7 +114,7 @@ void cauchy_vector(std::uint64_t seed, int number, std::vector<double>& v) {
 }
 
 std::vector<double> hessian_row_norms(HessianProducts& products, Gemm<Host>& gemm,
-                                      const std::vector<RotatedMatrix>& rotated, int vectors, std::uint64_t seed,
+                                      const std::vector<RotatedCoordinates>& rotated, int vectors, std::uint64_t seed,
                                       const VectorRanks& ranks) {
   const std::size_t n = products.size();
   std::vector<double> v(n);

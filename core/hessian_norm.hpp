@@ -44,13 +44,13 @@ class HessianProducts {
 
 // Coordinates that are a matrix W (rows, cols), or a block of one, seen as W = U X V^T with coordinates X. An empty
 // basis is the identity.
-struct RotatedMatrix {
+struct RotatedCoordinates {
   std::size_t begin = 0, rows = 0, cols = 0;
   std::vector<double> left, right;  // U (rows, rows), V (cols, cols), orthogonal
   std::size_t row_stride = 0;       // coordinates from a row to the next; 0: cols
 };
 // Turns coordinates X of the matrices into W, or with `back` the other way round (as gradients go too); others stay.
-void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedMatrix>&, bool back, std::vector<double>& coordinates);
+void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedCoordinates>&, bool back, std::vector<double>& coordinates);
 
 // Ranks that take vectors in turn, each with the whole function: all of them call an estimate and get the same bits,
 // those of one rank, since what the vectors give is added up in their order.
@@ -61,7 +61,7 @@ struct VectorRanks {
 };
 
 // Returns ||H_j||_1 of every row from so many vectors, drawn from the seed alone. rotated: H in the coordinates X.
-std::vector<double> hessian_row_norms(HessianProducts&, Gemm<Host>&, const std::vector<RotatedMatrix>& rotated,
+std::vector<double> hessian_row_norms(HessianProducts&, Gemm<Host>&, const std::vector<RotatedCoordinates>& rotated,
                                       int vectors, std::uint64_t seed, const VectorRanks& ranks = {});
 double hessian_frobenius(HessianProducts&, int vectors, std::uint64_t seed, const VectorRanks& ranks = {});
 

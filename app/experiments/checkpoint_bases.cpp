@@ -48,13 +48,13 @@ std::vector<double> read_basis(const CheckpointReader& reader, const std::string
 
 }  // namespace
 
-std::vector<RotatedMatrix> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs,
+std::vector<RotatedCoordinates> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs,
                                       const OptimizerOptions& optimizer) {
-  std::vector<RotatedMatrix> all;
+  std::vector<RotatedCoordinates> all;
   std::size_t begin = 0;
   const auto add = [&](const MatrixPart& part, std::int64_t row_stride) {
     const std::string path = "/optimizer/" + part.name;
-    RotatedMatrix m{begin + static_cast<std::size_t>(part.row_begin * row_stride + part.col_begin),
+    RotatedCoordinates m{begin + static_cast<std::size_t>(part.row_begin * row_stride + part.col_begin),
                     static_cast<std::size_t>(part.rows),
                     static_cast<std::size_t>(part.cols),
                     read_basis(reader, path + "/basis_left", part.rows),

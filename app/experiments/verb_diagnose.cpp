@@ -91,14 +91,14 @@ void add_up(const std::vector<TensorSpec>& specs, const std::vector<double>& row
   }
 }
 
-void name_tensors(const std::vector<TensorSpec>& specs, const std::vector<RotatedMatrix>& bases, Result& result) {
+void name_tensors(const std::vector<TensorSpec>& specs, const std::vector<RotatedCoordinates>& bases, Result& result) {
   result.total.name = "total";
   result.total.has_basis = !bases.empty();
   std::size_t begin = 0;
   for (const TensorSpec& spec : specs) {
     const std::size_t end = begin + static_cast<std::size_t>(spec.elements());
     const bool rotated = std::any_of(bases.begin(), bases.end(),
-                                     [&](const RotatedMatrix& m) { return m.begin >= begin && m.begin < end; });
+                                     [&](const RotatedCoordinates& m) { return m.begin >= begin && m.begin < end; });
     result.tensors.push_back({spec.name, spec.elements(), 0, 0, rotated});
     result.total.parameters += spec.elements();
     begin = end;
@@ -118,7 +118,7 @@ Result measure(const HessianArguments& arguments, const Options& options, const 
   const std::vector<TensorSpec> specs = loss.specs();
   const CheckpointReader reader(checkpoint, false);
   std::vector<double> at, gradient;
-  std::vector<RotatedMatrix> bases;
+  std::vector<RotatedCoordinates> bases;
   Result result;
   runtime.phase("reading the weights", [&] {
     at = read_weights(reader, specs);

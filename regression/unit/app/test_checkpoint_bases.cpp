@@ -19,7 +19,7 @@ Values rotation(double angle) {
 
 // A checkpoint with these square fields of 2 x 2, and the bases that are found for two matrices, which are updated by
 // heads and blocks of at most 2 x 2, and a vector.
-std::vector<RotatedMatrix> bases_of(std::vector<std::pair<std::string, Values>> squares, std::int64_t down_cols = 2) {
+std::vector<RotatedCoordinates> bases_of(std::vector<std::pair<std::string, Values>> squares, std::int64_t down_cols = 2) {
   const test::TemporaryFolder folder;
   {
     CheckpointWriter writer(folder.path(), CheckpointOptions());
@@ -52,7 +52,7 @@ std::vector<RotatedMatrix> bases_of(std::vector<std::pair<std::string, Values>> 
 }
 
 TEST(CheckpointBases, LieWhereTheirMatricesDo) {
-  const std::vector<RotatedMatrix> found = bases_of({{"q.weight/head_01/basis_left", rotation(0.3)},
+  const std::vector<RotatedCoordinates> found = bases_of({{"q.weight/head_01/basis_left", rotation(0.3)},
                                                      {"q.weight/head_00/basis_right", rotation(0.4)},
                                                      {"down.weight/basis_left", rotation(0.5)},
                                                      {"down.weight/basis_right", Values(4, 0)}});  // not begun
@@ -68,7 +68,7 @@ TEST(CheckpointBases, LieWhereTheirMatricesDo) {
 }
 
 TEST(CheckpointBases, OfBlocksLieInLongerRows) {
-  const std::vector<RotatedMatrix> found = bases_of(
+  const std::vector<RotatedCoordinates> found = bases_of(
       {{"down.weight/block_00_00/basis_left", rotation(0.5)}, {"down.weight/block_00_02/basis_left", rotation(0.3)}},
       5);
   ASSERT_EQ(found.size(), 2u);

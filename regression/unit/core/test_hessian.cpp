@@ -39,7 +39,7 @@ std::vector<double> reflection(std::uint64_t seed, std::size_t n) {
 }
 
 // Column j is H e_j, in the coordinates of the rotated matrices.
-Square exact(HessianProducts& products, Gemm<Host>& gemm, const std::vector<RotatedMatrix>& rotated) {
+Square exact(HessianProducts& products, Gemm<Host>& gemm, const std::vector<RotatedCoordinates>& rotated) {
   Square h;
   std::vector<double> e(products.size()), column;
   for (std::size_t j = 0; j < e.size(); ++j) {
@@ -122,7 +122,7 @@ TEST(HessianNorm, RanksThatShareVectorsHaveTheBitsOfOne) {
 // In the eigenbasis of a rotated diagonal the (1,1)-norm is the sum of the eigenvalues, and far more next to it.
 TEST(HessianNorm, AnEigenbasisHasTheLeast) {
   constexpr std::size_t m = 6, n = 5;
-  const RotatedMatrix w{0, m, n, reflection(1, m), reflection(2, n)};
+  const RotatedCoordinates w{0, m, n, reflection(1, m), reflection(2, n)};
   Gemm<Host> gemm{Host(1)};
   const auto gradient = [&](const std::vector<double>& at, std::vector<double>& g) {  // sum of (i + 1) X_i^2 / 2
     g = at;
@@ -241,7 +241,7 @@ TEST(HessianNorm, OfASmallModelAgainstTheExactOne) {
   }
   EXPECT_LT(difference, 1e-3 * size);
   const std::string layer = "model.layers.0.";
-  const std::vector<RotatedMatrix> rotated = {
+  const std::vector<RotatedCoordinates> rotated = {
       {model.begin(layer + "mlp.down_proj.weight"), 8, 6, reflection(1, 8), reflection(2, 6)},
       {model.begin(layer + "self_attn.o_proj.weight"), 8, 8, reflection(3, 8), {}}};
   const Square turned = exact(products, gemm, rotated);
