@@ -46,7 +46,7 @@ std::optional<Evaluation> evaluate_loss(Evaluator& evaluator, const SampleSet& s
              length = static_cast<std::size_t>(evaluator.options().sequence);
   const bool last = evaluator.has_last_stage();
   const ParallelOptions& parallel = evaluator.plan().input.parallel;
-  const bool together = weights_in_turn(parallel) || parallel.ep > 1;  // a pass needs what all ranks own
+  const bool together = weights_in_turn(evaluator.plan().input) || parallel.ep > 1;  // a pass needs what all ranks own
   const auto dp = static_cast<std::size_t>(grid.dp), dp_rank = static_cast<std::size_t>(grid.dp_rank);
   const std::uint64_t wanted = std::min<std::uint64_t>(static_cast<std::uint64_t>(batches) * B, set.windows());
   std::vector<std::int32_t> tokens(B * (length + 1)), first_key(B * length);

@@ -123,7 +123,9 @@ void print_balance(const RunPlan& run) {
   const ParallelOptions& parallel = run.options.parallel;
   fmt::print("ranks       dp {} x tp {} x pp {} = {}{}, partition {}{}\n\n", plan.dp, plan.tp, plan.pp, plan.ranks(),
              parallel.ep > 1 ? fmt::format(", experts over ep {}", parallel.ep) : "", name_of(parallel.partition),
-             gradients_in_turn(parallel) ? fmt::format(", shard {}", name(parallel.shard)) : "");
+             gradients_in_turn(parallel) || weights_in_turn(plan.input)
+                 ? fmt::format(", shard {}", name(parallel.shard))
+                 : "");
   std::size_t matrices = 0, parts = 0;
   for (const StagePlan& stage : plan.stages)
     for (std::size_t i = 0; i < stage.specs.size(); ++i) {

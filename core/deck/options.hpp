@@ -216,6 +216,12 @@ bool replicated_over_dp(const ParallelOptions&);
 bool replicated_over_tp(const ParallelOptions&);
 // Returns whether such replicas need synchronisation: not where all ranks see results of refreshes at the same update.
 bool replicas_drift(const ParallelOptions&, const OptimizerOptions&);
+// Returns whether no rank keeps weights as they are computed with, but for the blocks whose turn it is
+// (parallel/plan/block_turns.hpp). One rank by itself does so where it saves memory: where weights are rounded.
+inline bool keeps_masters_alone(const ParallelOptions& parallel, const TrainOptions& train) {
+  return parallel.shard == ParallelOptions::Shard::weights &&
+         (parallel.dp > 1 || train.precision == TrainOptions::Precision::bf16);
+}
 // Returns what keeps a model from being split over tp ranks; empty when nothing does.
 std::vector<ModelDefect> tensor_parallel_defects(const ModelConfig&, int tp);
 

@@ -108,25 +108,32 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
                "global, stage, group");
 }
 
-// Collects errors for what conflicts with gradients, or weights, of which data-parallel ranks keep a part
+// Collects errors for what conflicts with gradients, or weights, that blocks take turns with
 // (parallel/plan/block_turns.hpp).
-void require_shardable(Deck& deck, const ParallelOptions& parallel, const ModelConfig& model) {
+void require_turns(Deck& deck, const ParallelOptions& parallel, const ModelConfig& model) {
   using Parallel = ParallelOptions;
-  if (parallel.shard == Parallel::Shard::state || parallel.dp == 1) return;
   const auto refuse = [&deck](const char* what, const char* allowed = "state") {
     deck.error("parallel.shard", what, allowed);
   };
-  if (parallel.partition == Parallel::Partition::replicated)
-    refuse("conflicts with parallel.partition = \"replicated\": every rank needs all gradients");
   if (parallel.partition == Parallel::Partition::groups) refuse("conflicts with parallel.partition = \"groups\"");
-  if (parallel.bucket_elements > 0)
-    refuse("conflicts with parallel.bucket_elements: the gradients of each block are one bucket");
   if (parallel.is_async())
     refuse("conflicts with parallel.schedule = \"async-1f1b\", which keeps whole weights of several updates");
   if (parallel.pp > 1 && parallel.schedule == Parallel::Schedule::zb_h1)
     refuse("conflicts with parallel.schedule = \"zb-h1\", which finishes gradients of a block at two times");
   if (parallel.shard == Parallel::Shard::weights && model.linear.form != "dense")
     refuse("conflicts with model.linear.form: frozen parts of weights are kept whole", "state, gradients");
+}
+
+// The same, and for what conflicts with gradients of which data-parallel ranks keep a part.
+void require_shardable(Deck& deck, const ParallelOptions& parallel, const ModelConfig& model) {
+  if (parallel.shard == ParallelOptions::Shard::state || parallel.dp == 1) return;
+  if (parallel.partition == ParallelOptions::Partition::replicated)
+    deck.error("parallel.shard", "conflicts with parallel.partition = \"replicated\": every rank needs all gradients",
+               "state");
+  if (parallel.bucket_elements > 0)
+    deck.error("parallel.shard", "conflicts with parallel.bucket_elements: the gradients of each block are one bucket",
+               "state");
+  require_turns(deck, parallel, model);
 }
 
 }  // namespace
@@ -302,7 +309,7 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with run.deterministic = false: a calculation need not come out the same again");
   if (parallel.is_async())
     refuse("conflicts with parallel.schedule = \"async-1f1b\": no stage waits for others to compute with it");
-  if (parallel.shard == ParallelOptions::Shard::weights && parallel.dp > 1)
+  if (keeps_masters_alone(parallel, options.train))
     refuse("conflicts with parallel.shard = \"weights\": ranks do not keep the weights that audits compare");
   if (options.train.lookahead.factor > 0)
     refuse("conflicts with train.lookahead: replicas would compute again before their weights move on");
@@ -374,6 +381,7 @@ void require_trainable(Deck& deck, Options& options) {
   require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
+  if (parallel.dp == 1 && keeps_masters_alone(parallel, options.train)) require_turns(deck, parallel, options.model);
   require_expert_parallel(deck, options);
   require_router_bias(deck, options);
   require_shares(deck, parallel, options.train);

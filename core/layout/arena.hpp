@@ -4,7 +4,8 @@
 // with are there for every shard of the rank, master weights for the rows that it owns (core/layout/rank_layout.hpp).
 // Frozen tensors lie separately, each in its own type, and have nothing else; so do coded rows, which have gradients in
 // addition. Under parallel.shard whole gradients, or whole weights, are there only while their block has its turn in a
-// place that several blocks share; what the rank owns of them is always there.
+// place that several blocks share. What the rank owns of gradients is always there, of weights as their masters alone,
+// which are rounded into the place; homed matrices, whose masters another rank has, stay as they are computed with.
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -39,7 +40,7 @@ class Arena {
   std::size_t size() const { return specs_.size(); }
 
   // Return flat views of what is owned of tensor i, (owned elements); compute is empty where the master weight is
-  // computed with.
+  // computed with, and where it is rounded for each pass.
   Vector<A, Exec> master(std::size_t i) const {
     return Vector<A, Exec>(value(i) + (kept_whole(at(i)) ? begin(i) : 0), master_elements(at(i)));
   }
@@ -48,14 +49,12 @@ class Arena {
     return Vector<A, Exec>(gradient_.data() + at(i).sum_offset, at(i).owned_elements());
   }
   Vector<T, Exec> owned_compute(std::size_t i) const {
-    if (shared || specs_[i].is_vector() || !specs_[i].has_master()) return {};
-    return Vector<T, Exec>(kept_matrix(i), at(i).owned_elements());
+    if (shared || layout_.weights_in_turn || specs_[i].is_vector() || !specs_[i].has_master()) return {};
+    return Vector<T, Exec>(matrix(i) + begin(i), at(i).owned_elements());
   }
-  // Returns the first of the owned rows of matrix i as they are computed with, where they stay.
-  T* kept_matrix(std::size_t i) const {
+  // Returns the first of the owned rows of homed matrix i as they are computed with, where they stay.
+  T* homed_matrix(std::size_t i) const {
     if (!layout_.weights_in_turn) return matrix(i) + begin(i);
-    if constexpr (shared)
-      if (!at(i).homed) return value(i);
     return compute_.data() + layout_.matrix_elements + places_.matrices.offset[i];
   }
   // Returns the coded rows that are owned of tensor i; none where its rows are not coded.
@@ -100,22 +99,26 @@ class Arena {
   Vector<A, Exec> masters() const { return Vector<A, Exec>(values_.data(), values_.size()); }
   Vector<A, Exec> gradients() const { return Vector<A, Exec>(gradient_.data(), gradient_.size()); }
 
-  // Rounds the master weights that are owned here to compute weights.
+  // Rounds the master weights that are owned here to compute weights, where these stay.
   void round_weights(const Exec& exec) const {
+    if (shared || layout_.weights_in_turn) return;
     if constexpr (!shared)
       for (std::size_t i = 0; i < size(); ++i)
         if (!specs_[i].is_vector() && specs_[i].has_master() && !at(i).homed)
           convert<Exec, A, T>(exec, master(i), owned_compute(i));
   }
 
-  // Copies the owned rows of tensor i to the place in which its block takes its turn.
+  // Copies or rounds the owned rows of tensor i to the place in which its block takes its turn.
   void place_owned(const Exec& exec, std::size_t i) const {
     const std::size_t n = at(i).owned_elements();
     if (n == 0) return;
-    if (specs_[i].is_vector())
-      convert<Exec, A, A>(exec, Vector<const A, Exec>(value(i), n), Vector<A, Exec>(vector(i) + begin(i), n));
+    const Vector<const A, Exec> master(value(i), n);
+    if (specs_[i].is_vector()) return convert<Exec, A, A>(exec, master, Vector<A, Exec>(vector(i) + begin(i), n));
+    const Vector<T, Exec> place(matrix(i) + begin(i), n);
+    if (at(i).homed)
+      convert<Exec, T, T>(exec, Vector<const T, Exec>(homed_matrix(i), n), place);
     else
-      convert<Exec, T, T>(exec, Vector<const T, Exec>(kept_matrix(i), n), Vector<T, Exec>(matrix(i) + begin(i), n));
+      convert<Exec, A, T>(exec, master, place);
   }
 
   std::size_t weight_bytes() const {

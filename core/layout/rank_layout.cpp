@@ -69,7 +69,7 @@ std::size_t elements_of_shard(const TensorHolding& tensor) { return static_cast<
 // Returns the elements of a matrix that stay in the type of weights.
 std::size_t matrix_elements(const RankLayout& layout, const TensorHolding& tensor, bool shared) {
   if (tensor.local.is_vector() || !tensor.local.has_master()) return 0;
-  if (layout.weights_in_turn) return shared && !tensor.homed ? 0 : tensor.owned_elements();
+  if (layout.weights_in_turn) return tensor.homed ? tensor.owned_elements() : 0;
   return shared ? 0 : elements_of_shard(tensor);
 }
 

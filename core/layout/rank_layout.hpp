@@ -87,8 +87,8 @@ struct RankLayout {
   std::vector<TensorHolding> tensors;  // in the order of the specs
   std::size_t gradient_elements = 0;   // size of the buffer, gaps included
   // parallel.shard: blocks take turns in a few places with their whole gradients, or with their whole weights too
-  // (parallel/plan/block_turns.hpp); what is owned of them lies separately. In the gradient buffer it is after the
-  // places.
+  // (parallel/plan/block_turns.hpp); what is owned of them lies separately, of weights as masters. In the gradient
+  // buffer it is after the places.
   bool gradients_in_turn = false, weights_in_turn = false;
   std::size_t matrix_elements = 0, vector_elements = 0;  // of the places of weights
 };
@@ -98,7 +98,7 @@ struct RankLayout {
 // numbers, plans count them.
 struct ArenaPlaces {
   ArenaLayout values;  // in the type of sums: master weights of what is owned, and whole shards that are computed with
-  ArenaLayout matrices;  // in the type of weights: shards, or what is owned of those that take turns
+  ArenaLayout matrices;  // in the type of weights: shards, or homed matrices of those that take turns
   ArenaLayout frozen;
 };
 // compute, accumulate: bytes of an element in the two types.

@@ -110,7 +110,7 @@ void initialise(const Exec& exec, const Arena<Exec, T>& arena, const ModelConfig
     const auto n = static_cast<std::size_t>(tensor.local.elements());
     const bool in_turn = arena.layout().weights_in_turn;  // what is not owned comes for each pass
     if (in_turn && tensor.homed) {
-      if (tensor.owned_rows() > 0) initialise_rounded(exec, arena, i, range, seed, arena.kept_matrix(i));
+      if (tensor.owned_rows() > 0) initialise_rounded(exec, arena, i, range, seed, arena.homed_matrix(i));
       continue;
     }
     if (!in_turn && (arena.shared || tensor.local.is_vector())) {

@@ -25,7 +25,7 @@ namespace {
 // Returns the same matrix for a stream of another space with the same memory.
 template <class Space, class Exec>
 OwnedMatrix<Space> on_stream(const OwnedMatrix<Exec>& x) {
-  return {x.name, x.gradient, x.master, x.weight, x.coded};
+  return {x.name, x.gradient, x.master, x.weight, x.coded, x.rounded_later};
 }
 
 template <class Space>

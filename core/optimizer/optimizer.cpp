@@ -49,10 +49,14 @@ std::vector<MatrixItem<Exec>> owned_items(const std::vector<OwnedTensor<Exec, T>
     if (!is_matrix_optimized(tensor.spec, options) || tensor.rows() == 0 || tensor.sharded) continue;
     const auto m = static_cast<std::size_t>(tensor.rows()), n = static_cast<std::size_t>(tensor.cols());
     Matrix<bf16, Exec> weight;
-    if constexpr (std::is_same_v<T, bf16>) weight = Matrix<bf16, Exec>(tensor.weight.data(), m, n);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (tensor.weight.size() > 0) weight = Matrix<bf16, Exec>(tensor.weight.data(), m, n);
+    const std::size_t first = items.size();
     add_matrix_items<Exec>(matrix_tensor(tensor, options, index), options,
                            Matrix<const float, Exec>(tensor.gradient.data(), m, n),
                            Matrix<float, Exec>(tensor.master.data(), m, n), weight, items);
+    for (std::size_t i = first; i < items.size(); ++i)
+      items[i].matrix.rounded_later = std::is_same_v<T, bf16> && weight.size() == 0;
     if (tensor.coded.rows > 0) items.back().matrix.coded = tensor.coded;  // never in parts
   }
   return items;

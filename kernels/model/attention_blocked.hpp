@@ -162,9 +162,9 @@ void advance_row(RunningRows<A>& r, int i, int n, int width) {
   top = top < found ? found : top;
   const A base = top == -Kokkos::Experimental::infinity_v<A> ? A(0) : top;
   A part = 0;
-  for (int j = 0; j < n; ++j) part += scores[j] = exp_fast(scores[j] - base);
+  for (int j = 0; j < n; ++j) part += scores[j] = exp_below_89(scores[j] - base);
   if (top != r.largest[i]) {
-    const A shrink = exp_fast(r.largest[i] - base);
+    const A shrink = exp_below_89(r.largest[i] - base);
     for (int d = 0; d < width; ++d) r.sum[i * width + d] *= shrink;
     r.total[i] *= shrink;
   }
@@ -335,7 +335,7 @@ struct Backward {
 
   static void finish_slopes(A* __restrict weight, A* __restrict slope, int n, A log, A delta) {
     for (int j = 0; j < n; ++j) {
-      weight[j] = exp_fast(weight[j] - log);
+      weight[j] = exp_below_89(weight[j] - log);
       slope[j] = weight[j] * (slope[j] - delta);
     }
   }

@@ -100,7 +100,7 @@ void attention_step(const Exec& exec, const AttentionShape& shape, Vector<const 
         score(lane, seen, scale, weights);
         sync(lane);
         const A largest = max_over<A>(lane, seen.count, [&](int j) { return weights[j]; });
-        each(lane, seen.count, [&](int j) { weights[j] = exp_fast(weights[j] - largest); });
+        each(lane, seen.count, [&](int j) { weights[j] = exp_below_89(weights[j] - largest); });
         sync(lane);
         const A total = sum_over<A>(lane, seen.count, [&](int j) { return weights[j]; });
         add_values(lane, seen, weights, sum);

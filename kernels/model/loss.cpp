@@ -13,25 +13,68 @@ namespace {
 
 // A row of logits is read once from memory: maximum and sum of exponentials are taken block by block, the sum being
 // rescaled when the maximum grows (online softmax, Milakov & Gimelshein 2018). A block stays in the nearest cache.
-inline constexpr int loss_block = 2048;
+inline constexpr int most_blocks = 64;
+KOKKOS_INLINE_FUNCTION int block_width(int n) {
+  const int even = (n + most_blocks - 1) / most_blocks;
+  return even > 2048 ? even : 2048;
+}
 
-// Returns the log of the sum of exponentials of x (n), and the maximum through `largest`. Any non-finite x makes it
+// The sum of exponentials of a row relative to the largest number in it. Any non-finite number makes the sum
 // non-finite: 0 * x is added to each term, which -infinity would otherwise leave unseen.
-template <class A, class L, class T>
-KOKKOS_INLINE_FUNCTION A sum_exponentials(const L& lane, const T* x, int n, A& largest) {
-  A sum = 0;
-  largest = -Kokkos::Experimental::infinity_v<A>;
-  for (int begin = 0; begin < n; begin += loss_block) {
-    const int width = n - begin < loss_block ? n - begin : loss_block;
-    const T* block = x + begin;
-    const A found = max_over<A>(lane, width, [&](int j) { return A(block[j]); });
-    const A top = largest < found ? found : largest;
-    const A part =
-        sum_over<A>(lane, width, [&](int j) { return Kokkos::fma(A(0), A(block[j]), exp_fast(A(block[j]) - top)); });
-    sum = (begin == 0 ? A(0) : sum * exp_fast(largest - top)) + part;
-    largest = top;
+template <class A>
+struct ExponentialSum {
+  A sum = 0, largest = -Kokkos::Experimental::infinity_v<A>;
+};
+
+// Returns that of x (n). term(j, top) is e^(x_j - top) + 0 x_j, and may leave it somewhere; block_ends(b, top) tells
+// with which top those of block b were taken.
+template <class A, class L, class T, class Term, class BlockEnds>
+KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const L& lane, const T* x, int n, const Term& term,
+                                                          const BlockEnds& block_ends) {
+  ExponentialSum<A> found;
+  const int width = block_width(n);
+  for (int begin = 0, block = 0; begin < n; begin += width, ++block) {
+    const int count = n - begin < width ? n - begin : width;
+    const A most = max_over<A>(lane, count, [&](int j) { return A(x[begin + j]); });
+    const A top = found.largest < most ? most : found.largest;
+    const A part = sum_over<A>(lane, count, [&](int j) { return term(begin + j, top); });
+    found.sum = (begin == 0 ? A(0) : found.sum * exp_below_89(found.largest - top)) + part;
+    found.largest = top;
+    block_ends(block, top);
   }
-  return sum;
+  return found;
+}
+template <class A, class L, class T>
+KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const L& lane, const T* x, int n) {
+  return sum_exponentials<A>(
+      lane, x, n, [&](int j, A top) { return Kokkos::fma(A(0), A(x[j]), exp_below_89(A(x[j]) - top)); }, [](int, A) {});
+}
+
+// Whether a row may keep its exponentials for the gradient: on a host it stays in a cache, and only numbers of the type
+// of sums are kept unrounded.
+template <class L, class T>
+inline constexpr bool keeps_exponentials = std::is_same_v<L, HostLane>&& std::is_same_v<T, Acc<T>>;
+
+// Turns x into the gradient, without what the wanted token's lacks, and returns what the loss is made of. Each
+// exponential is taken once and left in x, relative to the largest number up to its block.
+template <class A, class L, class T>
+KOKKOS_INLINE_FUNCTION ExponentialSum<A> softmax_in_place(const L& lane, T* x, int n, A gradient_scale) {
+  A tops[most_blocks];
+  const ExponentialSum<A> found = sum_exponentials<A>(
+      lane, x, n,
+      [&](int j, A top) {
+        const A term = Kokkos::fma(A(0), A(x[j]), exp_below_89(A(x[j]) - top));
+        x[j] = T(term);
+        return term;
+      },
+      [&](int block, A top) { tops[block] = top; });
+  const A scale = gradient_scale / found.sum;
+  const int width = block_width(n);
+  for (int begin = 0; begin < n; begin += width) {
+    const A factor = exp_below_89(tops[begin / width] - found.largest) * scale;
+    each(lane, n - begin < width ? n - begin : width, [&](int j) { x[begin + j] = T(A(x[begin + j]) * factor); });
+  }
+  return found;
 }
 
 }  // namespace
@@ -51,23 +94,29 @@ void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> ta
           if (want_gradient) each(lane, vocabulary, [&](int j) { x[j] = T(A(0)); });
           return;
         }
-        A largest;
-        const A sum = sum_exponentials(lane, x, vocabulary, largest);
-        const A picked = A(x[wanted]) - largest;
-        sync(lane);
-        if (is_first(lane)) loss(row) = Kokkos::log(sum) - picked;
-        if (!want_gradient) return;
-        const A scale = gradient_scale / sum;
-        if (slope.bounded()) {
-          const A own = slope(picked + largest);
-          each(lane, vocabulary, [&](int j) { x[j] = T(exp_fast(A(x[j]) - largest) * scale * slope(A(x[j]))); });
-          sync(lane);
-          if (is_first(lane)) x[wanted] = T((exp_fast(picked) * scale - gradient_scale) * own);
+        if (keeps_exponentials<RowLane<Exec>, T> && want_gradient && !slope.bounded()) {
+          const A picked = A(x[wanted]);
+          const ExponentialSum<A> found = softmax_in_place(lane, x, vocabulary, gradient_scale);
+          loss(row) = Kokkos::log(found.sum) - (picked - found.largest);
+          x[wanted] = T(A(x[wanted]) - gradient_scale);
           return;
         }
-        each(lane, vocabulary, [&](int j) { x[j] = T(exp_fast(A(x[j]) - largest) * scale); });
+        const ExponentialSum<A> found = sum_exponentials<A>(lane, x, vocabulary);
+        const A largest = found.largest, picked = A(x[wanted]) - largest;
         sync(lane);
-        if (is_first(lane)) x[wanted] = T(exp_fast(picked) * scale - gradient_scale);
+        if (is_first(lane)) loss(row) = Kokkos::log(found.sum) - picked;
+        if (!want_gradient) return;
+        const A scale = gradient_scale / found.sum;
+        if (slope.bounded()) {
+          const A own = slope(picked + largest);
+          each(lane, vocabulary, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - largest) * scale * slope(A(x[j]))); });
+          sync(lane);
+          if (is_first(lane)) x[wanted] = T((exp_below_89(picked) * scale - gradient_scale) * own);
+          return;
+        }
+        each(lane, vocabulary, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - largest) * scale); });
+        sync(lane);
+        if (is_first(lane)) x[wanted] = T(exp_below_89(picked) * scale - gradient_scale);
       });
 }
 

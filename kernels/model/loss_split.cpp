@@ -31,7 +31,7 @@ void row_exponentials(const Exec& exec, Vector<const std::int32_t, Exec> target,
         const A top = largest(row);
         // 0 * x is added to each term, which -infinity would otherwise leave unseen.
         const A part = sum_over<A>(lane, target(row) < 0 ? 0 : columns,
-                                   [&](int j) { return Kokkos::fma(A(0), A(x[j]), exp_fast(A(x[j]) - top)); });
+                                   [&](int j) { return Kokkos::fma(A(0), A(x[j]), exp_below_89(A(x[j]) - top)); });
         const int wanted = target(row) - first;
         const bool here = target(row) >= 0 && 0 <= wanted && wanted < columns;
         if (is_first(lane)) {
@@ -62,17 +62,17 @@ void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> targ
         const A top = largest(row), scale = gradient_scale / sum(row);
         if (slope.bounded()) {
           const int target_column = target(row) - first;
-          each(lane, columns, [&](int j) { x[j] = T(exp_fast(A(x[j]) - top) * scale * slope(A(x[j]))); });
+          each(lane, columns, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - top) * scale * slope(A(x[j]))); });
           sync(lane);
           if (is_first(lane) && 0 <= target_column && target_column < columns)
-            x[target_column] = T((exp_fast(picked(row)) * scale - gradient_scale) * slope(picked(row) + top));
+            x[target_column] = T((exp_below_89(picked(row)) * scale - gradient_scale) * slope(picked(row) + top));
           return;
         }
-        each(lane, columns, [&](int j) { x[j] = T(exp_fast(A(x[j]) - top) * scale); });
+        each(lane, columns, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - top) * scale); });
         sync(lane);
         const int wanted = target(row) - first;
         if (is_first(lane) && 0 <= wanted && wanted < columns)
-          x[wanted] = T(exp_fast(picked(row)) * scale - gradient_scale);
+          x[wanted] = T(exp_below_89(picked(row)) * scale - gradient_scale);
       });
 }
 

@@ -19,10 +19,10 @@ void choose_experts(const Exec& exec, const RouterRule& rule, Vector<const A, Ex
         A* p = row_of(logits, row);
         std::int32_t* found = row_of(chosen, row);
         const A largest = max_over<A>(lane, experts, [&](int e) { return p[e]; });
-        const A sum = sum_over<A>(lane, experts, [&](int e) { return exp_fast(p[e] - largest); });
+        const A sum = sum_over<A>(lane, experts, [&](int e) { return exp_below_89(p[e] - largest); });
         const A scale = A(1) / sum;
         sync(lane);
-        each(lane, experts, [&](int e) { p[e] = by_sigmoid ? sigmoid(p[e]) : exp_fast(p[e] - largest) * scale; });
+        each(lane, experts, [&](int e) { p[e] = by_sigmoid ? sigmoid(p[e]) : exp_below_89(p[e] - largest) * scale; });
         each(lane, k, [&](int j) { found[j] = j; });  // numbers of experts even where no value is a number
         sync(lane);
         const auto rank_of = [&](int e) { return biased ? p[e] + bias(e) : p[e]; };

@@ -26,7 +26,7 @@ std::int64_t sent_weight(const TensorSpec& spec, const PlanInput& input) {
 
 // Adds the weights that come block by block, as often as passes read a block that is not in its place.
 void weights_by_block(Traffic& traffic, const Plan& plan, int number) {
-  if (!weights_in_turn(plan.input.parallel)) return;
+  if (plan.input.parallel.dp == 1 || !weights_in_turn(plan.input)) return;
   const StagePlan& stage = plan.stages[at(number)];
   const std::vector<Action>& actions = plan.schedule.ranks[at(plan.pipe.rank_of(number))];
   const std::vector<std::int64_t> gathers = gathers_of_step(stage, actions, number);
@@ -59,7 +59,7 @@ void owned_buckets(Traffic& traffic, const StagePlan& stage, const PlanInput& in
         traffic.add("all_gather", "dp", "gradients", 1, bucket.elements * f32_bytes);
         continue;
       }
-      if (weights_in_turn(input.parallel)) continue;
+      if (weights_in_turn(input)) continue;
       std::int64_t bytes = 0;
       for (const int number : bucket.specs) bytes += sent_weight(stage.specs[at(number)], input);
       const int sent = times_sent(input);

@@ -14,13 +14,12 @@
 
 namespace sestina {
 
-// True where data-parallel ranks keep only what they own of gradients, and of weights. One of them owns all.
+// True where data-parallel ranks keep only what they own of gradients. One of them owns all.
 inline bool gradients_in_turn(const ParallelOptions& parallel) {
   return parallel.dp > 1 && parallel.shard != ParallelOptions::Shard::state;
 }
-inline bool weights_in_turn(const ParallelOptions& parallel) {
-  return parallel.dp > 1 && parallel.shard == ParallelOptions::Shard::weights;
-}
+// The same of weights, of which one rank by itself need not keep a rounded copy.
+inline bool weights_in_turn(const PlanInput& input) { return keeps_masters_alone(input.parallel, input.train); }
 
 // What a rank keeps a part of, as the deck names it.
 inline const char* name(ParallelOptions::Shard shard) {

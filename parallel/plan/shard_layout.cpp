@@ -321,11 +321,17 @@ OwnedRows owned_rows(const StagePlan& stage, const GradientBuckets& all, int spe
 
 RankLayout shards_of_rank(const StagePlan& stage, const PlanInput& input, int dp_rank, int tp_rank) {
   const int tp = input.parallel.tp;
-  if (input.parallel.dp * tp == 1) return lone_layout(stage.specs);
+  const bool in_turn = weights_in_turn(input);
+  if (input.parallel.dp * tp == 1) {
+    RankLayout layout = lone_layout(stage.specs);
+    layout.weights_in_turn = in_turn;
+    if (in_turn) place_weights(stage, layout);
+    return layout;
+  }
   std::vector<TensorSpec> shards = local_shapes(stage.specs, input.model, tp, tp_rank);
   drop_other_experts(shards, input, dp_rank);
   RankLayout layout;
-  layout.weights_in_turn = weights_in_turn(input.parallel);
+  layout.weights_in_turn = in_turn;
   for (int spec = 0; spec < static_cast<int>(stage.specs.size()); ++spec) {
     TensorHolding tensor;
     tensor.whole = stage.specs[at(spec)];
@@ -342,7 +348,7 @@ RankLayout shards_of_rank(const StagePlan& stage, const PlanInput& input, int dp
     }
     layout.tensors.push_back(std::move(tensor));
   }
-  if (layout.weights_in_turn) place_weights(stage, layout);
+  if (in_turn) place_weights(stage, layout);
   return layout;
 }
 

@@ -21,7 +21,10 @@ BlockGather<Exec, T>::BlockGather(const Exec& exec, Communicator& group, const S
     if (!spec.has_master() || is_shared_out(spec, all.ep) != members.of_experts) continue;
     const auto block = static_cast<std::size_t>(spec.block);
     for (int rank = 0; rank < group.size(); ++rank) {
-      const OwnedRows rows = owned_rows(stage, all, static_cast<int>(i), spec, members.first + rank * members.step);
+      const TensorHolding& own = arena.layout().tensors[i];
+      const OwnedRows rows =
+          group.size() == 1 ? OwnedRows{own.owned_begin, own.owned_end}
+                            : owned_rows(stage, all, static_cast<int>(i), spec, members.first + rank * members.step);
       if (rows.begin == rows.end) continue;
       owned[block][static_cast<std::size_t>(rank)].push_back(block_of_rows<Exec, T>(arena, i, rows));
       blocks_[block].travels = group.size() > 1;

@@ -79,7 +79,7 @@ void MatrixHomes<Exec, T>::make_exchanges(Group& group, const StagePlan& stage, 
         to_home.blocks.push_back(block_of(arena.owned_gradient(at(number)).data(), elements * sizeof(float)));
       const bool everywhere = stage.home[at(number)] == every_rank;
       if (is_home(stage, number, peer) && (!everywhere || peer == me))
-        from_home.blocks.push_back(block_of(arena.kept_matrix(at(number)), elements * sizeof(T)));
+        from_home.blocks.push_back(block_of(arena.homed_matrix(at(number)), elements * sizeof(T)));
       if (!is_home(stage, number, me)) continue;
       const Homed& matrix = homed_[homed++];
       if (shard_holders(spec, model, tp, peer).first == peer)

@@ -15,6 +15,7 @@ PlanInput without_owners(PlanInput input, int ranks) {
   input.pipeline_ranks = ranks / (input.parallel.dp * input.parallel.tp);
   input.parallel.dp = input.parallel.ep = 1;
   input.parallel.partition = ParallelOptions::Partition::optimal;
+  input.parallel.shard = ParallelOptions::Shard::state;
   input.parallel.tp_update = ParallelOptions::TpUpdate::blockwise;
   input.parallel.schedule = ParallelOptions::Schedule::one_f_one_b;
   return input;

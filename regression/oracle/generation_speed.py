@@ -3,7 +3,7 @@
 
 Run by hand (needs torch, transformers):
     generation_speed.py SESTINA HF_FOLDER [--threads 2 --prompt 64 --tokens 128 --batch 1 4 --rounds 3 --precision fp32]
-Prompts are letters read as bytes, so the folder needs no tokenizer. Times are those of reading the prompt and making the
+Prompts are letters read as bytes, so the folder needs no tokenizer; both write bytes alone, whatever else a vocabulary has. Times are those of reading the prompt and making the
 tokens, without loading; transformers runs once before it is timed. A step is bound by reading the weights of the layers
 and of the head: next to the tokens per second stands how fast they are read, and how fast torch sums a long vector, the best
 of all rounds (on a loaded machine less than what memory gives).
@@ -42,6 +42,7 @@ class Transformers:
         self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
         self.model.generation_config.eos_token_id = None
         self.model.generation_config.pad_token_id = 0
+        self.model.generation_config.suppress_tokens = list(range(256, self.model.config.vocab_size)) or None
 
     def run(self, texts, tokens):
         ids = torch.tensor([list(text.encode()) for text in texts])

@@ -101,7 +101,7 @@ void step_matrix(Stream<Space>& stream, MatrixOptimizer<Space>& optimizer, const
   UpdateNumbers alone = now;
   alone.lr = 1;
   alone.weight_decay = 0;
-  optimizer.step(stream, alone, {matrix.name, matrix.gradient, movement, matrix.weight});
+  optimizer.step(stream, alone, {matrix.name, matrix.gradient, movement, matrix.weight, {}, matrix.rounded_later});
   shaped_move<Space>(stream.exec, {rules, now.lr, now.weight_decay, stream.nonfinite}, movement, matrix.master,
                      matrix.weight, stream.workspace);
 }

@@ -31,6 +31,8 @@ struct OwnedMatrix {
   Matrix<float, Space> master;          // (m, n)
   Matrix<bf16, Space> weight;           // (m, n) rounded copy the model computes with; (0, 0) when it is the master
   CodedRows coded{};                    // in the place of both: then the master has its shape, and no memory
+  bool rounded_later = false;           // passes round the master to bf16: no copy is kept
+  bool computes_bf16() const { return rounded_later || weight.size() != 0; }
   std::size_t rows() const { return master.extent(0); }
   std::size_t cols() const { return master.extent(1); }
   bool is_cut() const { return master.stride(0) > master.extent(1); }

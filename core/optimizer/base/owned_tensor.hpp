@@ -14,7 +14,7 @@ struct OwnedTensor {
   TensorSpec spec;                      // spec of the whole tensor
   Vector<const Acc<T>, Exec> gradient;  // (elements), complete and unclipped
   Vector<Acc<T>, Exec> master;          // (elements)
-  Vector<T, Exec> weight;  // (elements) rounded copy the model computes with; empty when it is the master itself
+  Vector<T, Exec> weight;  // (elements) rounded copy that is computed with; empty: the master is, or is rounded later
   // The slab; row_end 0: all rows, col_end 0: all columns.
   std::int64_t row_begin = 0, row_end = 0, col_begin = 0, col_end = 0;
   bool sharded = false, saved = true, counted = true;  // see TensorHolding

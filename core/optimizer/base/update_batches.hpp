@@ -29,7 +29,6 @@ struct BatchItem {
 
   std::size_t short_side() const { return std::min(matrix.rows(), matrix.cols()); }
   std::size_t long_side() const { return std::max(matrix.rows(), matrix.cols()); }
-  bool has_weight() const { return matrix.weight.size() != 0; }
 };
 
 // Returns the numbers of one matrix; lr and weight_decay of those that all share are factors of its rates.
@@ -72,13 +71,13 @@ BatchedRange<Space> batch_range(const MatrixOptions& options, const std::vector<
   const auto scratch_of = [&](std::size_t i) {
     const BatchItem<Space>& item = items[i];
     const bool in_place = item.matrix.coded.rows == 0 && item.optimizer->state().pages().empty();
-    const std::size_t bytes =
-        scratch_in_batch<Space>(options, item.has_weight(), item.matrix.rows(), item.matrix.cols(), item.copied);
+    const std::size_t bytes = scratch_in_batch<Space>(options, item.matrix.computes_bf16(), item.matrix.rows(),
+                                                      item.matrix.cols(), item.copied);
     return in_place && bytes <= most ? bytes : 0;
   };
   for (std::size_t i = begin; i < end; ++i) (scratch_of(i) > 0 ? range.together : range.alone).push_back(i);
   const auto form_of = [&](std::size_t i) {
-    return std::tuple(items[i].has_weight(), items[i].short_side(), items[i].long_side());
+    return std::tuple(items[i].matrix.computes_bf16(), items[i].short_side(), items[i].long_side());
   };
   std::stable_sort(range.together.begin(), range.together.end(),
                    [&](std::size_t a, std::size_t b) { return form_of(a) < form_of(b); });
@@ -86,7 +85,8 @@ BatchedRange<Space> batch_range(const MatrixOptions& options, const std::vector<
   std::size_t taken = 0;
   for (const std::size_t i : range.together) {
     const std::size_t bytes = scratch_of(i);
-    if (!next.empty() && (taken + bytes > most || next.back().has_weight() != items[i].has_weight())) {
+    if (!next.empty() &&
+        (taken + bytes > most || next.back().matrix.computes_bf16() != items[i].matrix.computes_bf16())) {
       range.batches.push_back(make_update_batch<Space>(options, std::exchange(next, {})));
       taken = 0;
     }

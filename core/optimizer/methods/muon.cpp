@@ -206,7 +206,7 @@ class MuonUpdates final : public UpdateBatch<Space> {
  public:
   MuonUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
       : rule_(muon_rule(options.as<KeysOf<V>>(), items.front().matrix.rows(), items.front().matrix.cols())),
-        in_bf16_(rule_.in_bf16(items.front().has_weight())),
+        in_bf16_(rule_.in_bf16(items.front().matrix.computes_bf16())),
         second_moment_(second_moment_of<V>(options)),
         items_(items) {
     std::vector<BatchedMatrix> matrices;
@@ -216,7 +216,7 @@ class MuonUpdates final : public UpdateBatch<Space> {
       one.gradient = matrix.gradient.data();
       one.momentum = item.optimizer->state().vector("momentum").data();
       one.master = matrix.master.data();
-      one.weight = item.has_weight() ? matrix.weight.data() : nullptr;
+      one.weight = matrix.weight.data();
       one.rows = static_cast<std::uint32_t>(matrix.rows());
       one.cols = static_cast<std::uint32_t>(matrix.cols());
       one.lr = item.rates.lr;
@@ -299,7 +299,7 @@ class Muon final : public MatrixOptimizer<Space> {
   }
 
   void step(Stream<Space>& stream, const UpdateNumbers& numbers, const OwnedMatrix<Space>& matrix) override {
-    if (rule_.in_bf16(matrix.weight.size() != 0))
+    if (rule_.in_bf16(matrix.computes_bf16()))
       step_as<bf16>(stream, numbers, matrix);
     else
       step_as<float>(stream, numbers, matrix);

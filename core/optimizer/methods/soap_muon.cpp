@@ -64,7 +64,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
 
   void step(Stream<Space>& stream, const UpdateNumbers& now, const OwnedMatrix<Space>& matrix) override {
     if (started_ != 0) ++updates_;
-    if (rule_.in_bf16(matrix.weight.size() != 0))
+    if (rule_.in_bf16(matrix.computes_bf16()))
       move<bf16>(stream, now, matrix);
     else
       move<float>(stream, now, matrix);

@@ -96,11 +96,11 @@ static void forward(const Exec& exec, const AttentionShape& shape, Matrix<const 
               },
               Kokkos::Max<A>(found));
           const A top = largest < found ? found : largest;
-          const A shrink = total == A(0) ? A(0) : exp_fast(largest - top);
+          const A shrink = total == A(0) ? A(0) : exp_below_89(largest - top);
           team.team_barrier();
           A part;
           Kokkos::parallel_reduce(
-              Kokkos::TeamVectorRange(team, n), [&](int j, A& s) { s += p(j) = exp_fast(p(j) - top); }, part);
+              Kokkos::TeamVectorRange(team, n), [&](int j, A& s) { s += p(j) = exp_below_89(p(j) - top); }, part);
           team.team_barrier();
           Kokkos::parallel_for(Kokkos::TeamVectorRange(team, h), [&](int d) {
             A s = sum(d) * shrink;
@@ -135,7 +135,7 @@ struct Gradients {
     const int h = in.shape.head_dim;
     const A scale = static_cast<A>(in.shape.scale);
     const T* grad = dout.at(base + at, head * h);
-    p = exp_fast(scale * dot<A>(in.query(base + at, head), in.key(base + key, kv_head), h) - lse[index]);
+    p = exp_below_89(scale * dot<A>(in.query(base + at, head), in.key(base + key, kv_head), h) - lse[index]);
     ds = scale * p * (dot<A>(grad, in.value(base + key, kv_head), h) - delta[index]);
   }
 };

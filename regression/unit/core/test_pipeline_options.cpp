@@ -46,6 +46,28 @@ TEST(Options, AsynchronousRanksShareTheBatchEvenly) {
   refused(12, 3, "train.micro_batch: 4 micro-batches for parallel.dp = 3 ranks");
 }
 
+// Where one data-parallel rank rounds its weights for each pass, what keeps whole weights cannot be had.
+TEST(Options, WeightsThatAreRoundedForEachPass) {
+  const auto refusal = [](const std::string& precision, const std::string& text) {
+    Deck deck;
+    deck.add_text(model + "[train]\nglobal_batch = 8\nmicro_batch = 1\nprecision = \"" + precision +
+                      "\"\n[parallel]\nshard = \"weights\"\n" + text,
+                  "deck", "");
+    Options options = Options::read(deck);
+    require_trainable(deck, options);
+    return complaint(deck);
+  };
+  const std::string async = "pp = 2\nschedule = \"async-1f1b\"\n", groups = "tp = 2\npartition = \"groups\"\n",
+                    audits = "[run]\ndeterministic = true\naudit_every = 5\n";
+  EXPECT_EQ(refusal("bf16", "tp = 2\npp = 2\n"), "");
+  for (const std::string& text : {async, groups}) {
+    EXPECT_NE(refusal("bf16", text).find("parallel.shard: conflicts with parallel."), std::string::npos) << text;
+    EXPECT_EQ(refusal("fp32", text), "") << text;
+  }
+  EXPECT_NE(refusal("bf16", audits).find("run.audit_every: conflicts with parallel.shard"), std::string::npos);
+  EXPECT_EQ(refusal("fp32", audits), "");
+}
+
 // Bases of the cut side need directions where it is whole, which sends more than whole gradients to homes do
 // (inputs/README.md has the sum); scores of passes in flight are found again under stashed weights alone.
 TEST(Options, BasesOfCutSidesAndScoresWithoutAStashCannotBeHad) {

@@ -158,6 +158,11 @@ TEST(ExpFast, IsTheExponential) {
   }
   EXPECT_LT(worst, 2 * std::numeric_limits<float>::epsilon());
   const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(exp_below_89(-infinity), 0.0f);
+  EXPECT_EQ(exp_below_89(-1e30f), 0.0f);
+  EXPECT_EQ(exp_below_89(-87.25f), 0.0f);
+  EXPECT_TRUE(std::isfinite(exp_below_89(88.72f)));
+  EXPECT_TRUE(std::isnan(exp_below_89(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_EQ(exp_fast(0.0f), 1.0f);
   EXPECT_EQ(exp_fast(-infinity), 0.0f);
   EXPECT_EQ(exp_fast(-1e30f), 0.0f);

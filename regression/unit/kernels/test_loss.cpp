@@ -71,6 +71,30 @@ TYPED_TEST(Loss, CrossEntropyAndItsGradient) {
   }
 }
 
+// Logits that grow along the row, so that each block of it has a larger top than those before; more blocks than have a
+// place where blocks had always one width.
+TYPED_TEST(Loss, GradientsOfGrowingLogits) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  for (const std::size_t v : {std::size_t{4096}, std::size_t{140001}}) {
+    Array x(1, v), slope(1, v), want(1, 1);
+    for (std::size_t j = 0; j < v; ++j) x(0, j) = 20.0 * static_cast<double>(j) / static_cast<double>(v);
+    x = rounded<T>(x);
+    const int target = static_cast<int>(v / 3);
+    want(0, 0) = plain_loss(x, 0, target);
+    const double log_sum = want(0, 0) + x(0, static_cast<std::size_t>(target));
+    for (std::size_t j = 0; j < v; ++j) slope(0, j) = std::exp(x(0, j) - log_sum) - (static_cast<int>(j) == target);
+    Field<T, Exec> logits(x);
+    Field<A, Exec> loss(1, 1);
+    softmax_cross_entropy<Exec, T>(this->exec_, Indices<Exec>({target}).vector(), A(1), true, logits.matrix(),
+                                   loss.vector());
+    const double bound = (16 + std::sqrt(static_cast<double>(v))) * epsilon<A>;  // as above
+    expect_close(loss.get(), want, bound, "loss");
+    expect_close(logits.get(), slope, epsilon<T> + bound, "gradient");
+  }
+}
+
 Array plain_soft_cap(const Array& x, SoftCap cap) {
   Array z = x;
   for (double& v : z.values)

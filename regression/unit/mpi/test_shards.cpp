@@ -97,6 +97,28 @@ TEST(Shards, RoundedWeightsGiveTheBitsOfOneRank) {
   }
 }
 
+// One data-parallel rank has all masters: it rounds those of a block before each pass that reads it.
+TEST(Shards, OneRankNeedNotKeepRoundedWeights) {
+  for (const char* kind : {"adamw", "muon", "soap-muon", "soap"})
+    for (const bool tied : {false, true}) {
+      TrainingCase run = sharded_case(kind, 2);
+      run.options.model.tie_word_embeddings = tied;
+      run.options.train.precision = TrainOptions::Precision::bf16;
+      run.options.parallel = ParallelOptions();
+      const auto expect_equal = [&](Communicator& ranks, const std::string& what) {
+        run.options.parallel.shard = Shard::state;
+        const Trained kept = masters_on<bf16>(ranks, run, 4);
+        run.options.parallel.shard = Shard::weights;
+        EXPECT_TRUE(weights_in_turn({run.options, ranks.size()})) << what;
+        expect_same_bits(kept, masters_on<bf16>(ranks, run, 4), fmt::format("{}, tied {}, {}", kind, tied, what));
+      };
+      expect_equal(*make_lone_communicator(), "one rank");
+      run.options.parallel.tp = 2;
+      run.options.parallel.pp = world().size() / 2;
+      expect_equal(world(), "tensor-parallel ranks");
+    }
+}
+
 TEST(Shards, GiveTheBitsOfOneRankInEveryFamily) {
   for (const Family family : {Family::olmo2, Family::qwen3, Family::gpt, Family::qwen3_moe})
     for (const bool tied : {false, true}) {

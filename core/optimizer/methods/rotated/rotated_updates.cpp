@@ -54,7 +54,7 @@ RotatedUpdates<Space>::RotatedUpdates(const RotatedAdamRule& rule, const std::ve
     one.momentum = of.momentum_.data();
     one.second_moment = of.second_moment_.data();
     one.master = matrix.master.data();
-    one.weight = items_[i].has_weight() ? matrix.weight.data() : nullptr;
+    one.weight = matrix.weight.data();
     one.lr = items_[i].rates.lr;
     one.weight_decay = items_[i].rates.weight_decay;
     one.elements = matrix.master.size();
