@@ -105,22 +105,24 @@ std::shared_ptr<BlockStore> make_file(const RefreshOptions& refresh, const std::
                                                         .most = static_cast<std::uint64_t>(refresh.nvme_bytes)});
 }
 
-// Returns whether the tier of a block is "host", by its name "/optimizer/<HF name>/<field>".
-std::function<bool(std::string_view)> blocks_in_host(const OptimizerOptions& optimizer) {
+// Returns where a block lies between its uses, by its name "/optimizer/<HF name>/<field>".
+std::function<DeviceStore::Place(std::string_view)> places_of_blocks(const OptimizerOptions& optimizer) {
   const std::vector<std::string> fields =
       optimizer.matrix ? paged_fields(*find_matrix_kind(optimizer.matrix->kind), *optimizer.matrix)
                        : std::vector<std::string>();
   return [optimizer, fields](std::string_view name) {
     const std::string_view field = field_of_block(name.substr(name.rfind('/') + 1));
     const bool is_moment = std::find(fields.begin(), fields.end(), field) == fields.end();
-    return (is_moment ? optimizer.state_tier : optimizer.matrix->tier_of(field)) == Tier::host;
+    using enum DeviceStore::Place;
+    const Tier tier = is_moment ? optimizer.state_tier : optimizer.matrix->tier_of(field);
+    return tier == Tier::nvme ? below : tier == Tier::unified ? unified : host;
   };
 }
 
 std::shared_ptr<Pager> make_device_tier(const OptimizerOptions& optimizer, std::shared_ptr<BlockStore> file) {
   const RefreshOptions& refresh = optimizer.refresh;
   std::shared_ptr<DeviceBlocks> device = make_device_blocks();
-  const DeviceStore::Options setting{.in_host = blocks_in_host(optimizer),
+  const DeviceStore::Options setting{.place = places_of_blocks(optimizer),
                                      .host_bytes = static_cast<std::size_t>(refresh.host_bytes),
                                      .warn = [](const std::string& message) { spdlog::warn("{}", message); }};
   auto store = std::make_shared<DeviceStore>(device, std::move(file), setting);

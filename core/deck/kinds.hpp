@@ -72,12 +72,14 @@ inline constexpr std::initializer_list<const char*> ns_precisions = {"auto", "fp
 
 struct Options;
 
-// The place of state between its uses: in the memory of the space that computes, of the host, or on NVMe.
-enum class Tier : std::uint8_t { device, host, nvme };
-// The memory of the space that computes: that of the host, or a device's own, from which "host" is another tier.
+// The place of state between its uses: in the memory of the space that computes, of the host, on NVMe, or in memory of
+// the host that a device uses where it lies (core/memory/unified_memory.hpp).
+enum class Tier : std::uint8_t { device, host, nvme, unified };
+// The memory of the space that computes: that of the host, or a device's own, from which "host" and "unified" are other
+// tiers.
 enum class MemorySpace : std::uint8_t { host, device };
 constexpr bool leaves(MemorySpace memory, Tier tier) {
-  return tier == Tier::nvme || (tier == Tier::host && memory == MemorySpace::device);
+  return tier == Tier::nvme || (tier != Tier::device && memory == MemorySpace::device);
 }
 
 // The resolved keys of one matrix optimizer: its own, and those that all have.
@@ -108,7 +110,7 @@ struct MatrixOptions {
   // Returns whether the field, or one of them (pages_any), lies elsewhere between its uses.
   bool pages(std::string_view field, MemorySpace memory) const { return leaves(memory, tier_of(field)); }
   bool pages_any(MemorySpace memory) const {
-    return has_tier(Tier::nvme) || (leaves(memory, Tier::host) && has_tier(Tier::host));
+    return has_tier(Tier::nvme) || (memory == MemorySpace::device && (has_tier(Tier::host) || has_tier(Tier::unified)));
   }
 
   // Returns its own keys. Error(internal): it is of another kind.

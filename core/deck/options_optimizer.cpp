@@ -105,7 +105,7 @@ void read_budget(Deck& deck, const MatrixKind& kind, const MatrixOptions& matrix
 constexpr const char* state_tier_key = "optimizer.state_tier";
 
 Tier read_tier_at(Deck& deck, const std::string& key, Tier fallback) {
-  const std::vector<std::string> tiers = {"device", "host", "nvme"};  // as enum Tier
+  const std::vector<std::string> tiers = {"device", "host", "nvme", "unified"};  // as enum Tier
   const std::string word = deck.choice(key, tiers[static_cast<std::size_t>(fallback)], tiers);
   return static_cast<Tier>(std::find(tiers.begin(), tiers.end(), word) - tiers.begin());
 }

@@ -82,7 +82,7 @@ class HostPages final : public BlockMemory {
  public:
   std::size_t whole(std::size_t bytes) const override { return whole_pages(bytes); }
   void keep(std::size_t most) override { most_ = most; }
-  void add(const std::byte*) override { kept_.reserve(++blocks_); }
+  void add(const std::shared_ptr<std::byte>&) override { kept_.reserve(++blocks_); }
   void come(std::byte* block, std::size_t bytes, bool zero) override {
     const std::lock_guard lock(mutex_);
     const std::size_t size = whole_pages(bytes);

@@ -63,6 +63,8 @@ class BlockStore {
   virtual std::string describe() const = 0;                       // file and way of transfer, for the log
   virtual bool is_in_memory(std::size_t) const { return false; }  // whether a block's place is memory of the host
   virtual void warn(const std::string& message) const = 0;        // writes to the log
+  // Returns the name of the tier that a block's place is in, for traces.
+  virtual const char* tier(std::size_t block) const { return is_in_memory(block) ? "host" : "nvme"; }
 };
 
 inline void BlockStore::run(std::span<Transfer> transfers) {
@@ -152,7 +154,7 @@ class BlockMemory {
   // Sets the bytes that are in use at a time. Memory of blocks that have gone may be kept for others, as long as all
   // memory together is no more than that.
   virtual void keep(std::size_t most) = 0;
-  virtual void add(const std::byte* block) = 0;  // before the first use of any
+  virtual void add(const std::shared_ptr<std::byte>& block) = 0;  // before the first use of any
   // Gives memory to a block that has none; zero: it is set to zeros, else it holds anything. Error(unavailable) when
   // there is no more.
   virtual void come(std::byte* block, std::size_t bytes, bool zero) = 0;
@@ -173,6 +175,10 @@ class DeviceBlocks : public BlockMemory {
   static constexpr int most_copies = 8;
   virtual void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) = 0;
   virtual void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) = 0;
+  // A block in unified memory (unified_memory.hpp) is not copied: come() asks for its pages on the device, and this for
+  // them in host memory, after all work that used() notes. It has the number of a copy and ends as one does. A start_in
+  // of 0 bytes ends when the pages that come() asked for are there.
+  virtual void start_back(int copy, const std::byte* block, std::size_t bytes) = 0;
   virtual bool is_done(int copy) = 0;
 };
 // Returns the blocks of the device that this thread computes on. Error(unavailable) where it maps none.

@@ -1,23 +1,17 @@
-#include <cuda.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "core/memory/blocks.hpp"
+#include "core/memory/unified_memory.hpp"
+#include "kernels/base/cuda_driver.hpp"
 #include "kernels/base/cuda_queue.hpp"
 
 namespace sestina {
 namespace {
-
-void check_driver(CUresult error, const char* what) {
-  if (error == CUDA_SUCCESS) return;
-  const char* text = nullptr;
-  cuGetErrorString(error, &text);
-  fail(ExitCode::unavailable, "CUDA: {}: {}", what, text != nullptr ? text : "unknown error");
-}
 
 CUdeviceptr address_of(const std::byte* at) { return reinterpret_cast<CUdeviceptr>(at); }
 
@@ -94,24 +88,30 @@ class CudaBlocks final : public DeviceBlocks {
 
   std::size_t whole(std::size_t bytes) const override { return whole_device_pages(bytes); }
   void keep(std::size_t) override {}  // pieces are always kept
-  void add(const std::byte* block) override { uses_.try_emplace(block); }
+  void add(const std::shared_ptr<std::byte>& block) override {
+    blocks_.try_emplace(block.get(), Block{.unified = is_unified(block), .uses = {}});
+  }
   void watch(void* queue) override {
     if (queue == nullptr || std::find(queues_.begin(), queues_.end(), queue) != queues_.end()) return;
     queues_.push_back(static_cast<cudaStream_t>(queue));
   }
   void come(std::byte* block, std::size_t bytes, bool zero) override {
     select();
-    pages_.map(block, bytes);
+    if (blocks_.at(block).unified)
+      ask_for_pages(block, bytes, device_, in_);
+    else
+      pages_.map(block, bytes);
     if (!zero) return;
     check_cuda(cudaMemsetAsync(block, 0, bytes, in_), "zeros for preconditioners");
     in_.wait();
   }
   void go(std::byte* block, std::size_t bytes) override {
+    if (blocks_.at(block).unified) return;
     select();
     pages_.unmap(block, bytes);
   }
   void used(const std::byte* block) override {
-    std::vector<std::unique_ptr<CudaEvent>>& events = uses_.at(block);
+    std::vector<std::unique_ptr<CudaEvent>>& events = blocks_.at(block).uses;
     while (events.size() < queues_.size()) events.push_back(std::make_unique<CudaEvent>());  // at the first use
     for (std::size_t i = 0; i < events.size(); ++i) events[i]->record(queues_[i]);
   }
@@ -125,21 +125,31 @@ class CudaBlocks final : public DeviceBlocks {
   }
   void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) override {
     select();
-    for (const auto& use : uses_.at(block)) use->hold(out_);
+    hold_out(block);
     start(copy, host, block, bytes, cudaMemcpyDeviceToHost, out_);
   }
   void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) override {
     select();
     start(copy, block, host, bytes, cudaMemcpyHostToDevice, in_);
   }
+  void start_back(int copy, const std::byte* block, std::size_t bytes) override {
+    select();
+    hold_out(block);
+    ask_for_pages(block, bytes, host_memory, out_);
+    ends_[static_cast<std::size_t>(copy)].record(out_);
+  }
   bool is_done(int copy) override { return ends_[static_cast<std::size_t>(copy)].done("copies of preconditioners"); }
 
  private:
   // Selects the device, since the thread that moves blocks is not the one that computes.
   void select() const { check_cuda(cudaSetDevice(device_), "choosing the device"); }
+  // Makes what goes out wait for all work that may use the block.
+  void hold_out(const std::byte* block) {
+    for (const auto& use : blocks_.at(block).uses) use->hold(out_);
+  }
   void start(int copy, std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind,
              cudaStream_t stream) {
-    check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "copying preconditioners");
+    if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream), "copying preconditioners");
     ends_[static_cast<std::size_t>(copy)].record(stream);
   }
 
@@ -148,7 +158,11 @@ class CudaBlocks final : public DeviceBlocks {
   CudaStream in_, out_;
   std::array<CudaEvent, most_copies> ends_;
   std::vector<cudaStream_t> queues_;
-  std::map<const std::byte*, std::vector<std::unique_ptr<CudaEvent>>> uses_;  // events by block, one for each queue
+  struct Block {
+    bool unified = false;                          // in unified memory
+    std::vector<std::unique_ptr<CudaEvent>> uses;  // events, one for each queue
+  };
+  std::map<const std::byte*, Block> blocks_;
 };
 
 }  // namespace

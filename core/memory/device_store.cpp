@@ -12,9 +12,9 @@ DeviceStore::DeviceStore(std::shared_ptr<DeviceBlocks> device, std::shared_ptr<B
     : device_(std::move(device)), below_(std::move(below)), options_(options) {}
 
 std::size_t DeviceStore::add(const std::string& name, std::size_t bytes) {
-  Block block{.bytes = bytes, .in_host = options_.in_host(name)};
-  if (block.in_host) {
-    in_host_ += bytes;
+  Block block{.bytes = bytes, .place = options_.place(name)};
+  if (block.place != Place::below) {
+    (block.place == Place::host ? in_host_ : unified_) += bytes;
   } else {
     SESTINA_REQUIRE(below_ != nullptr, "{}: there is no store below host memory", name);
     block.below = below_->add(name, bytes);
@@ -25,14 +25,14 @@ std::size_t DeviceStore::add(const std::string& name, std::size_t bytes) {
 }
 
 void DeviceStore::open() {
-  const std::size_t all = in_host_ + buffers * largest_;
+  const std::size_t placed = in_host_ + unified_, all = placed + buffers * largest_;
   if (options_.host_bytes != 0 && options_.host_bytes < all)
     fail(ExitCode::bad_deck,
          "optimizer.refresh.host_bytes: {} bytes are too few: {} of state of the device lie in host memory, "
          "and {} are buffers on the way to the disk; at least {}, or 0",
-         options_.host_bytes, in_host_, all - in_host_, all);
+         options_.host_bytes, placed, all - placed, all);
   for (Block& block : blocks_)
-    if (block.in_host) block.home = device_->pinned(block.bytes);
+    if (block.place == Place::host) block.home = device_->pinned(block.bytes);
   if (largest_ > 0)
     for (std::size_t i = 0; i < buffers; ++i) buffers_.push_back(device_->pinned(largest_));
   together_.reserve(slots_.size());
@@ -79,11 +79,19 @@ bool DeviceStore::take_next(Queue& queue) {
 void DeviceStore::start(Slot& slot, Transfer& transfer) {
   slot.transfer = &transfer;
   const Block& moved = block(slot);
-  slot.host = moved.in_host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
+  if (moved.place == Place::unified) {
+    if (transfer.writes)
+      device_->start_back(number(slot), transfer.memory, moved.bytes);
+    else
+      device_->start_in(number(slot), nullptr, transfer.memory, 0);
+    slot.phase = transfer.writes ? Slot::Phase::leaving : Slot::Phase::coming;
+    return;
+  }
+  slot.host = moved.place == Place::host ? moved.home.get() : buffers_[static_cast<std::size_t>(number(slot))].get();
   if (transfer.writes) {  // a write that changes nothing still waits for all work that uses the block
     device_->start_out(number(slot), transfer.memory, slot.host, transfer.same ? 0 : moved.bytes);
     slot.phase = Slot::Phase::leaving;
-  } else if (moved.in_host) {
+  } else if (moved.place == Place::host) {
     device_->start_in(number(slot), slot.host, transfer.memory, moved.bytes);
     slot.phase = Slot::Phase::coming;
   } else {
@@ -98,12 +106,13 @@ bool DeviceStore::take_ended(Queue& queue) {
     if (!copies || !device_->is_done(number(slot))) continue;
     any = true;
     const Block& moved = block(slot);
-    if (slot.transfer->same) {
+    const bool below = moved.place == Place::below;
+    if (slot.transfer->same && moved.place != Place::unified) {
       traffic_.bytes_same += moved.bytes;
-    } else if (slot.phase == Slot::Phase::leaving && !moved.in_host) {
+    } else if (slot.phase == Slot::Phase::leaving && below) {
       slot.phase = Slot::Phase::below;
       continue;
-    } else if (moved.in_host) {
+    } else if (!below) {
       (slot.transfer->writes ? traffic_.bytes_written : traffic_.bytes_read) += moved.bytes;
       slot.transfer->moved = moved.bytes;
     }
@@ -152,9 +161,16 @@ BlockStore::Traffic DeviceStore::traffic() const {
 std::string DeviceStore::describe() const {
   constexpr double mib = 1.0 / (1 << 20);
   std::string text;
-  if (in_host_ > 0) text = fmt::format("pinned host memory: {:.1f} MiB", static_cast<double>(in_host_) * mib);
-  if (below_ && largest_ > 0) text += (text.empty() ? "" : "; ") + below_->describe();
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  if (in_host_ > 0) add(fmt::format("pinned host memory: {:.1f} MiB", static_cast<double>(in_host_) * mib));
+  if (unified_ > 0) add(fmt::format("unified memory: {:.1f} MiB", static_cast<double>(unified_) * mib));
+  if (below_ && largest_ > 0) add(below_->describe());
   return text;
+}
+
+const char* DeviceStore::tier(std::size_t block) const {
+  const Place place = blocks_[block].place;
+  return place == Place::unified ? "unified" : place == Place::host ? "host" : "nvme";
 }
 
 void DeviceStore::warn(const std::string& message) const { options_.warn(message); }

@@ -39,7 +39,7 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
     SESTINA_REQUIRE(known, "{}/{} is {}", path_, size.name, sestina::name(size.dtype));
     if (is_paged<Space>(size)) {
       offset_.push_back(storage_->pages.size());
-      add_page(path_ + "/" + size.name, size.use, page_bytes(size));
+      add_page(path_ + "/" + size.name, size.use, page_bytes(size), size.tier);
     } else if (size.dtype == DType::f32 || size.dtype == DType::bf16) {
       offset_.push_back(floats);
       floats += (floats_in(size) + alignment - 1) / alignment * alignment;
@@ -57,16 +57,16 @@ MatrixState<Space>::MatrixState(const Space& exec, const std::vector<FieldSize>&
 }
 
 template <class Space>
-const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t bytes) {
-  return storage_->pages.emplace_back(
-      Page{name, use, bytes, is_host<Space> ? page_memory(bytes) : device_addresses(bytes)});
+const Page& MatrixState<Space>::add_page(const std::string& name, FieldUse use, std::size_t bytes, Tier tier) {
+  return storage_->pages.emplace_back(Page{name, use, bytes, block_memory(memory_of<Space>, tier, bytes)});
 }
 
 template <class Space>
 StateArray<Serial> MatrixState<Space>::room(const std::string& name, std::string_view like, std::size_t elements) {
   if (elements == 0) return {};
-  if (is_host<Space> && is_paged<Space>(sizes_[find_array(like)])) {
-    const Page& page = add_page(name, FieldUse::refresh, elements * sizeof(float));
+  const FieldSize& size = sizes_[find_array(like)];
+  if (is_host<Space> && is_paged<Space>(size)) {
+    const Page& page = add_page(name, FieldUse::refresh, elements * sizeof(float), size.tier);
     return {Matrix<float, Serial>(floats_of(page), 1, elements), &page};
   }
   const auto& room = storage_->rooms.emplace_back(name, elements);

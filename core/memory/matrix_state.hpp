@@ -99,7 +99,7 @@ class MatrixState {
   std::size_t find_array(std::string_view name) const;  // of f32 or bf16
   const Page* page(std::size_t field) const;
   Matrix<float, Space> place(std::size_t field) const;
-  const Page& add_page(const std::string& name, FieldUse, std::size_t bytes);
+  const Page& add_page(const std::string& name, FieldUse, std::size_t bytes, Tier);
   std::uint8_t* codes_at(std::size_t field) const;
 
   std::string path_;

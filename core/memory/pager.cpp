@@ -4,11 +4,17 @@
 #include <chrono>
 #include <utility>
 
+#include "core/memory/unified_memory.hpp"
 #include "kernels/base/threads.hpp"
 
 namespace sestina {
 
 using enum BlockEvent;
+
+std::shared_ptr<std::byte> block_memory(MemorySpace space, Tier tier, std::size_t bytes) {
+  if (space == MemorySpace::host) return page_memory(bytes);
+  return tier == Tier::unified ? unified_memory(bytes) : device_addresses(bytes);
+}
 
 Pager::Pager(std::shared_ptr<BlockStore> store, const Options& options, std::shared_ptr<BlockMemory> memory)
     : store_(std::move(store)), memory_(std::move(memory)), options_(options) {}
@@ -44,7 +50,7 @@ void Pager::add(const std::string& name, std::shared_ptr<std::byte> memory, std:
   block.bytes = bytes;
   block.seldom = seldom;
   block.place = blocks_.size();
-  memory_->add(block.memory.get());
+  memory_->add(block.memory);
   blocks_.push_back(std::move(block));
   bytes_ += whole(bytes);
 }

@@ -89,7 +89,7 @@ class Pager : public std::enable_shared_from_this<Pager>, private BlockStore::Qu
   struct Event {
     enum class Kind : std::uint8_t { read, write, wait, wait_aside };  // aside: of a refresh worker
     Kind kind = Kind::read;
-    const char *name, *from, *to;  // as long as the pager lives; tiers: host, device, nvme
+    const char *name, *from, *to;  // as long as the pager lives; tiers: host, device, nvme, unified
     std::uint64_t bytes = 0;       // bytes that went to or came from the store; of a wait: those of the block
     std::chrono::steady_clock::time_point begin, end;
   };
@@ -274,6 +274,10 @@ struct Page {
   bool in_updates() const { return pager && use != FieldUse::refresh; }
 };
 using Pages = std::deque<Page>;  // their addresses stay when there are more
+
+// Returns memory for blocks that lie in this tier between their uses: pages of the host where it computes, else
+// addresses of the device, or unified memory.
+std::shared_ptr<std::byte> block_memory(MemorySpace, Tier, std::size_t bytes);
 
 // Pins the preconditioners of one matrix while it is updated: factors to be written, results of refreshes to be read.
 class InUse {

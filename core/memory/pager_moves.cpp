@@ -83,8 +83,8 @@ void Pager::note(Event::Kind kind, const Block& block, std::uint64_t bytes, Cloc
   if (!recording_) return;
   const bool out = kind == Event::Kind::write;
   if (out && bytes == 0) return;  // the store has the same
-  const bool in_host = store_->is_in_memory(static_cast<std::size_t>(&block - blocks_.data()));
-  const char *const above = options_.memory, *const below = in_host ? "host" : "nvme";
+  const char* const above = options_.memory;
+  const char* const below = store_->tier(static_cast<std::size_t>(&block - blocks_.data()));
   events_.push_back({kind, block.name.c_str(), out ? above : below, out ? below : above, bytes, begin, Clock::now()});
 }
 

@@ -120,6 +120,12 @@ void waited(const char* call);
 
 void add_leaks_of_mapped_memory();  // mapped_memory.cpp
 
+// managed_memory.cpp
+bool is_managed(const void* at);
+void count_managed_operand(const void* at);  // whether its pages were asked for on the device
+cudaError_t release_managed(void* at, const char* call);
+void add_peak_of_managed_memory();
+
 // operands.cpp: a call of a library of algebra. What the library would refuse is a problem, and each call is recorded.
 struct Operand {
   const char* name;

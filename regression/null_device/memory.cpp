@@ -67,14 +67,14 @@ std::string label_of(const void* at) {
 }
 char* reach(const void* at, std::size_t bytes, const char* what) {
   char* address = static_cast<char*>(const_cast<void*>(at));
-  if (!in_arena(at)) return address;
   const auto [begin, allocation] = find(at);
+  if (!in_arena(at) && !is_managed(at)) return address;
   if (bytes && (!allocation || address + bytes > begin + allocation->bytes))
     problem(std::string(what) + ": " + std::to_string(bytes) + " bytes at " +
             (allocation ? "byte " + std::to_string(address - begin) + " of " + std::to_string(allocation->bytes) +
                               ", \"" + label_of(at) + "\""
                         : std::string("device memory that is not allocated")));
-  return dev().shadow + (address - dev().base);
+  return in_arena(at) ? dev().shadow + (address - dev().base) : address;
 }
 
 cudaError_t allocate(void** out, std::size_t bytes, const char* call) {

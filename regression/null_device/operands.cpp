@@ -136,7 +136,8 @@ void LibraryCall::check(const Operand& x) {
   if (x.leading < std::max(1LL, x.rows)) return refuse("leading dimension of " + name + " below its rows");
   if (is_empty(x)) return;
   if (x.at == nullptr) return refuse(name + " is null");
-  if (!in_arena(x.at)) return refuse(name + " is not in device memory");
+  if (!in_arena(x.at) && !is_managed(x.at)) return refuse(name + " is not in device memory");
+  if (is_managed(x.at)) count_managed_operand(x.at);
   if (x.count > 1 && x.stride < 0) return refuse("stride of " + name + " is below 0");
   if (alignment(x) < element(x.type)) return refuse(name + " is not aligned to its elements");
   if (x.is_result && meet_in_batch(x)) refuse("results of a batch lie in each other");

@@ -58,6 +58,7 @@ void report() {
       c.bytes += a.bytes;
     }
   add_leaks_of_mapped_memory();
+  add_peak_of_managed_memory();
   std::fprintf(out, "# kind\tname\tcalls\tbytes\n");
   for (const auto& [kind, names] : dev().counts) {
     Count sum;
@@ -73,6 +74,7 @@ void report() {
   std::fprintf(out, "peak\tdevice bytes\t1\t%zu\npeak\tpinned and managed bytes\t1\t%zu\n", dev().peak,
                dev().pinned_peak);
   dev().counts.erase("leak");
+  dev().counts.erase("peak");
   if (out != stderr) std::fclose(out);
 }
 

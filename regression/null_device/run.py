@@ -8,6 +8,7 @@
   run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
   run.py ... attention           cuDNN's attention in bf16: its calls, and our own kernels where it is refused
+  run.py ... unified             state in unified memory: pages are asked for once, within the budget, and nothing is copied
   run.py ... products            what cuBLAS and cuSOLVER are asked for against formulas (products.py)
   run.py ... budget NAME         the costs of a step against budgets.toml
   run.py ... report FILE         the same for all of them, as a table for regression/reports
@@ -17,6 +18,7 @@ import argparse
 import collections
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,7 @@ OPTIONS = {  # next to the modes, once each
     "tiny_soap_async": [["optimizer.refresh.visibility=eager"], ["optimizer.kind=shampoo"], ["optimizer.kind=galore"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.staleness=1"]],
     "tiny_soap_tiers": [["optimizer.refresh.tier=host"], ["optimizer.refresh.tier=nvme", "optimizer.refresh.visibility=eager"],
+                        ["optimizer.refresh.tier={default=\"unified\", basis_left=\"nvme\"}", "optimizer.state_tier=unified"],
                         ["optimizer.kind=shampoo", "optimizer.refresh.tier=host"], ["optimizer.kind=galore", "optimizer.refresh.tier=nvme"],
                         ["optimizer.kind=kl-soap", "optimizer.refresh.tier=host", "optimizer.refresh.device_bytes=100000000"]],
     "tiny_soap": [["optimizer.basis_refresh=eigh"], ["optimizer.momentum_basis=rotated"], ["optimizer.state_tier=host"]],
@@ -176,6 +179,46 @@ def resume(device):
     for deck in ("tiny_llama", "tiny_soap", "tiny_soap_async", "tiny_soap_tiers"):
         device.train(deck, "run.steps=4", run=run / deck)
         device.train(deck, "run.steps=8", "-r", "auto", run=run / deck)
+
+
+def unified(device):
+    """State in unified memory is used where it lies: in an update nothing of it is copied, pages of a block are asked for
+    once and go back, no more at a time than the log says, and products find theirs on the device. Where all fits, nothing
+    moves. A run goes on with it and without it; a device that cannot have it says so."""
+    both = ["optimizer.refresh.tier=unified", "optimizer.state_tier=unified"]
+    for deck, tiers in (("tiny_llama", both[1:]), ("tiny_muon", both[1:]), ("tiny_soap", both), ("tiny_shampoo", both)):
+        for roomy in (False, True):
+            options = tiers + (["optimizer.refresh.device_bytes=1000000000"] if roomy else [])
+            (few, _), (many, done) = (device.train(deck, f"run.steps={steps}", "metrics.updates_every=0", *options, fill=63) for steps in (20, 40))
+            judge_unified(f"{deck} {' '.join(options)}", few, many, done, roomy)
+    run = device.work / "unified"
+    for steps, tier in ((4, "unified"), (6, "device"), (8, "host"), (10, "unified")):
+        device.train("tiny_soap_tiers", f"run.steps={steps}", "-r", "auto", f"optimizer.refresh.tier={tier}", f"optimizer.state_tier={tier}", run=run)
+    _, done = device.train("tiny_soap", "run.steps=2", *both, allowed=(UNAVAILABLE,), NULL_DEVICE_UNIFIED="0")
+    if "concurrentManagedAccess is 0); allowed: \"device\", \"host\", \"nvme\"" not in done.stderr + done.stdout:
+        raise Failure(f"a device without it: the message does not say so:\n{done.stderr[-2000:]}")
+
+
+def judge_unified(what, few, many, done, roomy):
+    moved = {way: (many.get(("prefetch", way), (0, 0))[0] - few.get(("prefetch", way), (0, 0))[0]) / 20 for way in ("to the device", "to the host")}
+    copies = {name: count[0] - few.get(("copy", name), (0, 0))[0] for (kind, name), count in many.items() if kind == "copy" and "managed" in name}
+    blocks = many.get(("allocation", "cudaMallocManaged"), (0, 0))[0]
+    advice = [many.get(("advice", name), (0, 0))[0] for name in ("lies in the host", "used by the device")]
+    said = re.search(r"optimizer state in unified memory: .*; at most ([0-9.]+) MiB", done.stdout + done.stderr)
+    peak = many["peak", "managed bytes asked for on the device"][1]
+    print(f"{what}: {blocks} blocks, of which {moved['to the device']:.1f} come in an update; at most {peak / (1 << 20):g} MiB on the device")
+    remote = many.get(("managed operand", "in host memory"), (0, 0))[0]
+    checks = {
+        "there is such memory, with advice": blocks > 0 and advice == [blocks, blocks],
+        "no copies in an update": not any(copies.values()),
+        "pages are asked for once": abs(moved["to the device"] - moved["to the host"]) < 0.5 and
+                                    (moved["to the device"] == 0 if roomy else blocks / 2 < moved["to the device"] <= blocks),
+        "no more than the log says": said is not None and 0 < peak <= float(said[1]) * (1 << 20),
+        "products find their operands on the device": remote == 0,
+    }
+    if not all(checks.values()):
+        raise Failure(f"{what}: not so: {', '.join(name for name, good in checks.items() if not good)}; {moved}, {copies}, {remote} operands, "
+                      f"advice {advice}, said {said and said[0]}")
 
 
 def memory(device):
@@ -387,7 +430,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "check", "lambdas", "products", "attention", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "unified", "check", "lambdas", "products", "attention", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -405,7 +448,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "check": check, "products": library_products, "attention": library_attention}[given.what](device)
+                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention}[given.what](device)
         except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 

@@ -155,15 +155,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  const std::map<int, int> known = {{cudaDevAttrComputeCapabilityMajor, 9},
-                                    {cudaDevAttrMultiProcessorCount, 132},
-                                    {cudaDevAttrMaxThreadsPerBlock, 1024},
-                                    {cudaDevAttrConcurrentManagedAccess, 1},
-                                    {cudaDevAttrManagedMemory, 1},
-                                    {cudaDevAttrUnifiedAddressing, 1},
-                                    {cudaDevAttrMemoryPoolsSupported, 1},
-                                    {cudaDevAttrWarpSize, 32},
-                                    {cudaDevAttrMaxSharedMemoryPerBlockOptin, 232448}};
+  const std::map<int, int> known = {
+      {cudaDevAttrComputeCapabilityMajor, 9},
+      {cudaDevAttrMultiProcessorCount, 132},
+      {cudaDevAttrMaxThreadsPerBlock, 1024},
+      {cudaDevAttrConcurrentManagedAccess, static_cast<int>(number("NULL_DEVICE_UNIFIED", 1))},
+      {cudaDevAttrManagedMemory, 1},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrMemoryPoolsSupported, 1},
+      {cudaDevAttrWarpSize, 32},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, 232448}};
   const auto found = known.find(attribute);
   *value = found == known.end() ? 0 : found->second;
   return cudaSuccess;
@@ -190,16 +191,13 @@ CUresult cuDeviceGetCount(int* n) { return cudaGetDeviceCount(n), CUDA_SUCCESS; 
 // ---- memory
 cudaError_t cudaMalloc(void** p, std::size_t n) { return allocate(p, n, "cudaMalloc"); }
 cudaError_t cudaMallocAsync(void** p, std::size_t n, cudaStream_t) { return allocate(p, n, "cudaMallocAsync"); }
-cudaError_t cudaFree(void* p) { return release(p, "cudaFree"); }
+cudaError_t cudaFree(void* p) { return is_managed(p) ? release_managed(p, "cudaFree") : release(p, "cudaFree"); }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return release(p, "cudaFreeAsync"); }
 cudaError_t cudaMallocHost(void** p, std::size_t n) {
   return allocate_host(p, n, cudaMemoryTypeHost, "cudaMallocHost");
 }
 cudaError_t cudaHostAlloc(void** p, std::size_t n, unsigned) {
   return allocate_host(p, n, cudaMemoryTypeHost, "cudaHostAlloc");
-}
-cudaError_t cudaMallocManaged(void** p, std::size_t n, unsigned) {
-  return allocate_host(p, n, cudaMemoryTypeManaged, "cudaMallocManaged");
 }
 cudaError_t cudaFreeHost(void* p) { return release_host(p, "cudaFreeHost"); }
 cudaError_t cudaHostRegister(void* p, std::size_t n, unsigned) {

@@ -45,9 +45,10 @@ void add_paged(const MatrixOptions& options, MemorySpace memory, const FieldSize
   (is_copy ? matrix.refresh : matrix.update) += in_use;
   sum.places += in_use;
   const double copy_uses = (on_device ? 1 : 2) / every;
-  const double uses = is_copy ? copy_uses : is_result ? 1 + 1 / every : 2;
+  const bool unified = field.tier == Tier::unified;  // whatever comes goes back, changed or not
+  const double uses = is_copy ? (unified ? 2 / every : copy_uses) : is_result && !unified ? 1 + 1 / every : 2;
   if (on_device) sum.link_moved += static_cast<double>(bytes) * uses;
-  if (field.tier == Tier::host) {
+  if (field.tier != Tier::nvme) {
     sum.host += place;
     return;
   }
@@ -94,7 +95,7 @@ PagedBytes paged_bytes(const TensorSpec& spec, std::int64_t rows, std::int64_t c
                        std::size_t accumulate_width, MemorySpace memory) {
   PagedBytes sum;
   if (!pages_moments(spec, options, memory)) return sum;
-  const bool on_device = memory == MemorySpace::device, in_host = options.state_tier == Tier::host;
+  const bool on_device = memory == MemorySpace::device, in_host = options.state_tier != Tier::nvme;
   for (const FieldSize& field : adamw_fields(spec, rows, cols, options, accumulate_width)) {
     const std::size_t bytes = bytes_of(field), piece = element_piece(field);
     const auto in_use = [&](std::size_t n) { return on_device ? whole_device_pages(n) : whole_pages(n); };

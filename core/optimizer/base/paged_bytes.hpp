@@ -20,7 +20,8 @@ std::size_t element_piece(const FieldSize&);
 constexpr std::size_t pieces_at_work(std::size_t piece) { return 3 * piece; }
 
 // The effect of optimizer.refresh.tier and state_tier on one tensor's state, in bytes; nothing where it stays in the
-// memory of the space that computes. With a device, results under way lie in host memory, whatever the tier.
+// memory of the space that computes. With a device, results under way lie in host memory, whatever the tier. Unified
+// memory counts as host memory, and as the device's as far as its pages are there at a time.
 struct PagedBytes {
   std::size_t state = 0;                // part of the state above that is not always in memory
   std::size_t on_disk = 0;              // part of the state above that lies on NVMe

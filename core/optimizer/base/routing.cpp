@@ -217,6 +217,7 @@ std::vector<FieldSize> adamw_fields(const TensorSpec& spec, std::int64_t rows, s
       add_coded_fields(fields, name, rows, cols, options.state_block);
     else
       fields.push_back({name, accumulate_width == size_of(DType::f64) ? DType::f64 : DType::f32, rows, cols});
+  for (FieldSize& field : fields) field.tier = options.state_tier;
   return fields;
 }
 

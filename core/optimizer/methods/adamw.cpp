@@ -130,8 +130,7 @@ template <class Exec, class T>
 void AdamW<Exec, T>::add_pieces(const OwnedTensor<Exec, T>& tensor, const Place& place, const TensorRates& rates,
                                 const std::vector<FieldSize>& fields) {
   std::vector<std::shared_ptr<std::byte>> memory;
-  for (const FieldSize& field : fields)
-    memory.push_back(is_host<Exec> ? page_memory(bytes_of(field)) : device_addresses(bytes_of(field)));
+  for (const FieldSize& field : fields) memory.push_back(block_memory(memory_of<Exec>, field.tier, bytes_of(field)));
   const std::size_t piece = element_piece(fields.front()), n = tensor.gradient.size(),
                     count = place.coded ? n : std::min(n, piece / sizeof(Acc<T>));
   for (std::size_t begin = 0; begin < n; begin += count) {

@@ -60,6 +60,33 @@ void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   cudaStreamDestroy(stream);
 }
 
+// Managed memory whose pages are asked for on the device and, after what used it, back in host memory.
+void ask_for_pages(const std::string& mistake) {
+  constexpr std::size_t bytes = std::size_t{1} << 20;
+  const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host = {CU_MEM_LOCATION_TYPE_HOST, {0}};
+  void* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  const auto launch = [] {
+    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  };
+  launch();
+  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal);
+  const auto at = reinterpret_cast<CUdeviceptr>(memory);
+  cuMemAdvise_v2(at, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host);
+  cuMemAdvise_v2(at, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+  if (mistake != "unasked") cuMemPrefetchAsync_v2(at, mistake == "beyond" ? 2 * bytes : bytes, device, 0, stream);
+  launch();
+  cudaEventRecord(event, nullptr);
+  if (mistake != "hasty") cudaStreamWaitEvent(stream, event, 0);
+  if (mistake != "beyond") cuMemPrefetchAsync_v2(at, bytes, host, 0, stream);
+  if (mistake != "managed") cudaFree(memory);
+  cudaEventDestroy(event);
+  cudaStreamDestroy(stream);
+}
+
 // Two products C (8, 8) = A B of matrices that lie anywhere, A from 0, B from 128, C from 256, whose places are in
 // device memory too.
 void multiply_lists(float* memory, const std::string& mistake) {
@@ -170,6 +197,7 @@ int main(int count, char** arguments) {
   cudaStreamSynchronize(nullptr);
   send(device, host, n, mistake);
   map_and_copy(host, n, mistake);
+  ask_for_pages(mistake);
   measure(mistake);
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);

@@ -1,5 +1,7 @@
 // A device of a toy kind, whose memory the host may not touch where none is mapped, and whose work and copies go on in
-// threads of their own, late: tests of state that leaves it.
+// threads of their own, late: tests of state that leaves it. Blocks in unified memory hold what they held when they
+// have gone, and may not be touched until they come again: such a device would compute on them where they lie, but
+// slowly.
 #pragma once
 #include <sys/mman.h>
 
@@ -12,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "core/memory/blocks.hpp"
@@ -78,7 +81,7 @@ class ToyDevice final : public DeviceBlocks {
   }
 
   std::size_t whole(std::size_t bytes) const override { return whole_device_pages(bytes); }
-  void add(const std::byte* block) override { uses[block] = 0; }
+  void add(const std::shared_ptr<std::byte>& block) override { uses[block.get()] = 0; }
   void keep(std::size_t) override {}
   void watch(void* queue) override { watched = queue; }
   void come(std::byte* block, std::size_t bytes, bool zero) override {
@@ -87,12 +90,13 @@ class ToyDevice final : public DeviceBlocks {
     mapped += whole(bytes);
     largest = std::max(largest, mapped);
     ::mprotect(block, whole(bytes), PROT_READ | PROT_WRITE);
-    std::memset(block, zero ? 0 : 0xee, bytes);
+    if (unified.contains(block)) ++asked_in;
+    if (zero || !unified.contains(block)) std::memset(block, zero ? 0 : 0xee, bytes);
   }
   void go(std::byte* block, std::size_t bytes) override {
     const std::lock_guard lock(mutex);
     mapped -= whole(bytes);
-    ::madvise(block, whole(bytes), MADV_DONTNEED);
+    if (!unified.contains(block)) ::madvise(block, whole(bytes), MADV_DONTNEED);
     ::mprotect(block, whole(bytes), PROT_NONE);
   }
   void used(const std::byte* block) override { uses.at(block) = compute.added(); }
@@ -102,6 +106,7 @@ class ToyDevice final : public DeviceBlocks {
   }
   void start_out(int copy, const std::byte* block, std::byte* host, std::size_t bytes) override {
     const std::size_t last_use = uses.at(block);
+    copied += bytes;
     const auto move = [this, last_use, block, host, bytes] {
       compute.wait(last_use);
       std::memcpy(host, block, bytes);
@@ -109,7 +114,16 @@ class ToyDevice final : public DeviceBlocks {
     ends[static_cast<std::size_t>(copy)] = {&out, out.add(move)};
   }
   void start_in(int copy, const std::byte* host, std::byte* block, std::size_t bytes) override {
-    ends[static_cast<std::size_t>(copy)] = {&in, in.add([=] { std::memcpy(block, host, bytes); })};
+    copied += bytes;
+    const auto move = [block, host, bytes] {
+      if (bytes > 0) std::memcpy(block, host, bytes);
+    };
+    ends[static_cast<std::size_t>(copy)] = {&in, in.add(move)};
+  }
+  void start_back(int copy, const std::byte* block, std::size_t) override {
+    SESTINA_REQUIRE(unified.contains(block), "a block with memory of its own");
+    ++asked_back;
+    ends[static_cast<std::size_t>(copy)] = {&out, out.add([this, last = uses.at(block)] { compute.wait(last); })};
   }
   bool is_done(int copy) override {
     const auto& [stream, number] = ends[static_cast<std::size_t>(copy)];
@@ -121,6 +135,8 @@ class ToyDevice final : public DeviceBlocks {
   std::size_t most = ~std::size_t{0}, mapped = 0, largest = 0, pinned_bytes = 0;
   std::map<const std::byte*, std::size_t> uses;
   std::array<std::pair<ToyStream*, std::size_t>, most_copies> ends{};
+  std::set<const std::byte*> unified;                              // blocks in unified memory
+  std::atomic<std::size_t> asked_in{0}, asked_back{0}, copied{0};  // of them; bytes of all copies
   void* watched = nullptr;
 };
 

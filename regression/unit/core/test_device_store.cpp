@@ -14,19 +14,29 @@ namespace {
 
 constexpr std::size_t block_bytes = device_page / 2 + 100;  // one piece of memory each
 
-// Blocks "host 0", "file 1", "host 2" ...: every second one lies in host memory, or all, or none.
+// Blocks "host 0", "file 1", "host 2" ...: every second one lies in host memory, or all, or none; or all in unified
+// memory, or each in another place than the one before.
 struct DeviceRig {
-  enum class Where { host, file, both };
+  enum class Where { host, file, both, unified, all };
+  using Place = DeviceStore::Place;
   explicit DeviceRig(std::size_t count, Where where, std::size_t most = 0, std::size_t host_bytes = 0) {
-    const auto in_host = [where](std::string_view name) { return where != Where::file && name.starts_with("host"); };
+    const auto place = [](std::string_view name) {
+      return name.starts_with("host") ? Place::host : name.starts_with("file") ? Place::below : Place::unified;
+    };
     store = std::make_shared<DeviceStore>(
-        device, where == Where::host ? nullptr : below,
-        DeviceStore::Options{in_host, host_bytes, [this](const std::string& text) { warnings.push_back(text); }});
+        device, where == Where::host || where == Where::unified ? nullptr : below,
+        DeviceStore::Options{place, host_bytes, [this](const std::string& text) { warnings.push_back(text); }});
     pager = std::make_shared<Pager>(store, Pager::Options{.most = most, .key = "device_bytes"}, device);
     for (std::size_t i = 0; i < count; ++i) {
-      const bool host = where == Where::host || (where == Where::both && i % 2 == 0);
+      const char* const names[] = {"host ", "file ", "unified "};
+      const std::size_t name = where == Where::both  ? i % 2
+                               : where == Where::all ? i % 3
+                                                     : (where == Where::host   ? 0
+                                                        : where == Where::file ? 1
+                                                                               : 2);
       blocks.push_back(ToyDevice::addresses(block_bytes));
-      pager->add((host ? "host " : "file ") + std::to_string(i), blocks.back(), block_bytes);
+      if (name == 2) device->unified.insert(blocks.back().get());
+      pager->add(names[name] + std::to_string(i), blocks.back(), block_bytes);
     }
     values.resize(count);
     pager->need(3 * device_page, 0);
@@ -65,7 +75,7 @@ struct DeviceRig {
 using Where = DeviceRig::Where;
 
 TEST(DeviceStore, KernelsFindWhatTheyWroteHoweverLateTheyRun) {
-  for (const Where where : {Where::host, Where::file, Where::both}) {
+  for (const Where where : {Where::host, Where::file, Where::both, Where::unified, Where::all}) {
     constexpr std::size_t count = 9;
     DeviceRig rig(count, where);
     rig.pager->open();
@@ -78,14 +88,53 @@ TEST(DeviceStore, KernelsFindWhatTheyWroteHoweverLateTheyRun) {
     rig.pager->wait_idle();
     EXPECT_EQ(rig.wrong, 0) << "a kernel did not find what the one before it wrote";
     EXPECT_LE(rig.device->largest, 3 * device_page) << "more is mapped than updates need";
-    EXPECT_EQ(rig.below->kept.empty(), where == Where::host);
+    EXPECT_EQ(rig.below->kept.empty(), where == Where::host || where == Where::unified);
     EXPECT_GT(rig.store->traffic().bytes_read, 8 * count * block_bytes);
   }
 }
 
+// Its pages are asked for once a use, and go back: no copy is made, and no other memory of the host is taken.
+TEST(DeviceStore, BlocksInUnifiedMemoryAreNotCopied) {
+  constexpr std::size_t count = 9, rounds = 6;
+  DeviceRig rig(count, Where::unified);
+  rig.pager->record();
+  rig.pager->open();
+  for (std::size_t round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < count; ++i) {
+      rig.update(i);
+      rig.look(i);
+      rig.pager->want_in_turn(rig.blocks[i].get());
+    }
+  rig.device->compute.wait(rig.device->compute.added());
+  rig.pager->wait_idle();
+  EXPECT_EQ(rig.wrong, 0);
+  EXPECT_EQ(rig.device->copied, 0u);
+  EXPECT_EQ(rig.device->pinned_bytes, 0u);
+  EXPECT_LE(rig.device->largest, 3 * device_page) << "more is asked for than updates need";
+  const std::size_t least = rounds * (count - 3);  // three have room to stay from a round to the next
+  EXPECT_GE(rig.device->asked_in, least);
+  EXPECT_LE(rig.device->asked_in, 2 * rounds * count)
+      << "for the update, and for the look where it has gone between them";
+  const std::size_t on_device = rig.device->mapped / device_page;
+  EXPECT_EQ(rig.device->asked_back + on_device, rig.device->asked_in) << "what has come and not gone is there";
+  EXPECT_EQ(rig.store->traffic().bytes_written, rig.device->asked_back * block_bytes);
+  EXPECT_NE(rig.store->describe().find("unified memory: "), std::string::npos) << rig.store->describe();
+  std::vector<Pager::Event> events;
+  rig.pager->take_events(events);
+  std::size_t moves = 0;
+  for (const Pager::Event& event : events) {
+    const bool read = event.kind == Pager::Event::Kind::read, written = event.kind == Pager::Event::Kind::write;
+    if (!read && !written) continue;
+    ++moves;
+    EXPECT_STREQ(read ? event.from : event.to, "unified");
+    EXPECT_EQ(event.bytes, block_bytes);
+  }
+  EXPECT_GT(moves, least);
+}
+
 TEST(DeviceStore, RandomUsesAgainstAModel) {
   std::mt19937 draw(11);
-  DeviceRig rig(12, Where::both, 5 * device_page);
+  DeviceRig rig(12, Where::all, 5 * device_page);
   rig.pager->open();
   for (int use = 0; use < 2000; ++use) {
     const std::size_t i = draw() % rig.blocks.size();
@@ -160,6 +209,21 @@ TEST(DeviceStore, BudgetsAreRefusedWithNumbers) {
   const std::string few = message(0, host - 1);
   EXPECT_NE(few.find("optimizer.refresh.host_bytes: " + std::to_string(host - 1)), std::string::npos) << few;
   EXPECT_NE(few.find("at least " + std::to_string(host)), std::string::npos) << few;
+}
+
+TEST(DeviceStore, UnifiedMemoryCountsAsMemoryOfTheHost) {
+  const auto opens = [](std::size_t host_bytes) {
+    DeviceRig rig(4, Where::unified, 0, host_bytes);
+    try {
+      rig.pager->open();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_deck);
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(opens(4 * block_bytes));
+  EXPECT_FALSE(opens(4 * block_bytes - 1));
 }
 
 TEST(DeviceStore, ADiskThatFailsIsLeftForTheMemoryOfTheDevice) {

@@ -85,6 +85,23 @@ TEST(Options, TiersAreOneWordOrATableByField) {
   EXPECT_TRUE(forbidden_changes(deck, again).empty());
 }
 
+TEST(Options, UnifiedMemoryIsATierOfDevicesAlone) {
+  const std::string soap = "[optimizer]\nkind = \"soap\"\n", tier = "[optimizer.refresh]\ntier = ";
+  const OptimizerOptions all = read(soap + "state_tier = \"unified\"\n" + tier + "\"unified\"\n").optimizer;
+  EXPECT_TRUE(all.has_tier(Tier::unified));
+  EXPECT_FALSE(all.pages_any(MemorySpace::host)) << "a host has no other memory";
+  EXPECT_TRUE(all.pages_any(MemorySpace::device));
+  EXPECT_EQ(all.matrix->state_tier, Tier::unified);
+  EXPECT_TRUE(all.matrix->pages("factor_left", MemorySpace::device));
+  const MatrixOptions one = *read(soap + tier + "{ factor_left = \"unified\" }\n").optimizer.matrix;
+  EXPECT_EQ(one.tier_of("factor_left"), Tier::unified);
+  EXPECT_EQ(one.tier_of("basis_left"), Tier::device);
+  EXPECT_TRUE(one.pages_any(MemorySpace::device));
+  EXPECT_FALSE(one.pages_any(MemorySpace::host));
+  expect_error(soap + tier + "\"managed\"\n", "allowed \"device\", \"host\", \"nvme\", \"unified\"");
+  expect_error(soap + "state_tier = \"Unified\"\n", "optimizer.state_tier: unknown value");
+}
+
 TEST(Options, MomentsHaveATierOfTheirOwn) {
   const std::string adamw = "[optimizer]\nkind = \"adamw\"\n", away = "state_tier = \"nvme\"\n",
                     store = "[optimizer.refresh]\nhost_bytes = 4096\npath = \"/nvme\"\n";

@@ -307,6 +307,39 @@ TEST(StateTiers, MomentaOfMatricesTakeNoBitWithThem) {
   }
 }
 
+// On a host unified memory is its own: nothing is in a pager, and the bits are those of state without a tier.
+TEST(StateTiers, UnifiedMemoryOfAHostIsItsOwn) {
+  constexpr int updates = 12;
+  OptimizerOptions options, unified;
+  unified.state_tier = Tier::unified;
+  const std::vector<TensorSpec> specs = layers();
+  Elements<bf16> plain(specs, options), other(specs, unified);
+  for (int t = 1; t <= updates; ++t) {
+    plain.step(t);
+    other.step(t);
+  }
+  EXPECT_EQ(other.pager->bytes(), 0u);
+  EXPECT_TRUE(plain.masters() == other.masters());
+  EXPECT_TRUE(plain.weights() == other.weights());
+  EXPECT_TRUE(read_fields(plain.optimizer->state()) == read_fields(other.optimizer->state()));
+  for (const auto& [kind, staleness] : {std::pair("muon", 0), std::pair("soap", 0), std::pair("soap", 3)}) {
+    MatrixOptions matrix = default_options(*find_matrix_kind(kind));
+    matrix.refresh_every = 4;
+    matrix.refresh_staleness = staleness;
+    Matrices before(matrix);
+    matrix.state_tier = matrix.tier = Tier::unified;
+    Matrices after(matrix);
+    for (int t = 1; t <= updates; ++t) {
+      before.step(t);
+      after.step(t);
+    }
+    EXPECT_EQ(after.pager->bytes(), 0u) << kind;
+    EXPECT_EQ(planned_bytes(matrix).state, 0u) << kind;
+    EXPECT_TRUE(before.weights() == after.weights()) << kind << ", S " << staleness;
+    EXPECT_TRUE(read_fields(before.set->state()) == read_fields(after.set->state())) << kind << ", S " << staleness;
+  }
+}
+
 // Also what a kind has in addition to a momentum, and codes of 8 bits.
 TEST(StateTiers, EveryKindHasTheSameBits) {
   for (const MatrixKind& kind : matrix_kinds())

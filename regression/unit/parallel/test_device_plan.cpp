@@ -67,12 +67,13 @@ TEST(MakePlan, SnapshotsArePackedAndHalfAsLargeInBf16) {
 }
 
 // With a device factors and bases of SOAP leave its memory, in pieces of 2 MiB, and lie in the host's; on a host
-// "host" changes nothing.
+// "host" and "unified" change nothing.
 TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   constexpr int on_device = 0, one_thread = 1;
   Options options = plan_options(small_model(), "soap", 1);
   options.optimizer.matrix->refresh_every = 10;
   const RankMemory plain = rank_memory(make_plan(options), on_device)[0];
+  const std::size_t on_host = rank_memory(make_plan(options), one_thread)[0].total();
   std::size_t squares = 0, places = 0, largest = 0, matrices = 0;
   double moved = 0;
   const Plan plan = make_plan(options);
@@ -99,6 +100,17 @@ TEST(MakePlan, TiersOfADeviceAreCountedOnTheHost) {
   EXPECT_EQ(host.size.optimizer, plain.size.optimizer - squares + 3 * largest) << "one in use, one coming, one going";
   EXPECT_EQ(host.on_host(), host.checkpoint + host.host_tier);
   EXPECT_EQ(rank_memory(make_plan(options), one_thread)[0].host_tier, 0u);
+
+  // Unified memory is memory of the host, of which pages are asked for on the device; what comes goes back too.
+  options.optimizer.matrix->tier = Tier::unified;
+  const RankMemory unified = rank_memory(make_plan(options), on_device)[0];
+  EXPECT_EQ(unified.host_tier, host.host_tier);
+  EXPECT_EQ(unified.nvme, 0u);
+  EXPECT_EQ(unified.size.optimizer, host.size.optimizer);
+  EXPECT_EQ(unified.link_moved, 2 * static_cast<double>(squares));
+  EXPECT_EQ(rank_memory(make_plan(options), one_thread)[0].host_tier, 0u);
+  EXPECT_EQ(rank_memory(make_plan(options), one_thread)[0].total(), on_host) << "a host has no other memory";
+  options.optimizer.matrix->tier = Tier::host;
 
   options.optimizer.refresh.device_bytes = std::int64_t{1} << 40;
   const RankMemory roomy = rank_memory(make_plan(options), on_device)[0];
