@@ -50,7 +50,8 @@ struct RotatedCoordinates {
   std::size_t row_stride = 0;       // coordinates from a row to the next; 0: cols
 };
 // Turns coordinates X of the matrices into W, or with `back` the other way round (as gradients go too); others stay.
-void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedCoordinates>&, bool back, std::vector<double>& coordinates);
+void rotate_coordinates(Gemm<Host>&, const std::vector<RotatedCoordinates>&, bool back,
+                        std::vector<double>& coordinates);
 
 // Ranks that take vectors in turn, each with the whole function: all of them call an estimate and get the same bits,
 // those of one rank, since what the vectors give is added up in their order.

@@ -49,17 +49,17 @@ std::vector<double> read_basis(const CheckpointReader& reader, const std::string
 }  // namespace
 
 std::vector<RotatedCoordinates> read_bases(const CheckpointReader& reader, const std::vector<TensorSpec>& specs,
-                                      const OptimizerOptions& optimizer) {
+                                           const OptimizerOptions& optimizer) {
   std::vector<RotatedCoordinates> all;
   std::size_t begin = 0;
   const auto add = [&](const MatrixPart& part, std::int64_t row_stride) {
     const std::string path = "/optimizer/" + part.name;
     RotatedCoordinates m{begin + static_cast<std::size_t>(part.row_begin * row_stride + part.col_begin),
-                    static_cast<std::size_t>(part.rows),
-                    static_cast<std::size_t>(part.cols),
-                    read_basis(reader, path + "/basis_left", part.rows),
-                    read_basis(reader, path + "/basis_right", part.cols),
-                    static_cast<std::size_t>(row_stride)};
+                         static_cast<std::size_t>(part.rows),
+                         static_cast<std::size_t>(part.cols),
+                         read_basis(reader, path + "/basis_left", part.rows),
+                         read_basis(reader, path + "/basis_right", part.cols),
+                         static_cast<std::size_t>(row_stride)};
     if (!m.left.empty() || !m.right.empty()) all.push_back(std::move(m));
   };
   for (const TensorSpec& spec : specs) {

@@ -13,6 +13,7 @@ namespace sestina {
 // Returns the bases of those tensors, in order, that have one on either side; a tensor that is updated by heads or
 // blocks, as the run's options say, has several. A basis of zeros has not begun. Error(bad_data) for one that is not
 // orthogonal.
-std::vector<RotatedCoordinates> read_bases(const CheckpointReader&, const std::vector<TensorSpec>&, const OptimizerOptions&);
+std::vector<RotatedCoordinates> read_bases(const CheckpointReader&, const std::vector<TensorSpec>&,
+                                           const OptimizerOptions&);
 
 }  // namespace sestina

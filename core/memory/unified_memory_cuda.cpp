@@ -31,8 +31,7 @@ int require_concurrent_access() {
   if (concurrent == 0)
     fail(ExitCode::unavailable,
          "optimizer.refresh.tier, optimizer.state_tier: \"unified\" on device {}, which cannot use managed memory at "
-         "the "
-         "same time as the host (concurrentManagedAccess is 0); allowed: \"device\", \"host\", \"nvme\"",
+         "the same time as the host (concurrentManagedAccess is 0); allowed: \"device\", \"host\", \"nvme\"",
          device);
   return device;
 }

@@ -5,7 +5,6 @@ import re
 
 import tree
 
-TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.[ch]pp$")  # a build has one of them
 UNNAMED = re.compile(r"^namespace \{\n.*?^\}  // namespace$", re.MULTILINE | re.DOTALL)
 NAMESPACE = re.compile(r"^(?:inline )?namespace ([\w:]+) \{$", re.MULTILINE)
 TYPE = re.compile(r"^(?:template <[^{]*>\n)?(?:struct|class|enum(?: class)?|union) (?:\[\[\w+\]\] )?(\w+)(?: final)?(?: : [^{;]*)? \{", re.MULTILINE)
@@ -23,7 +22,7 @@ def types(content):
 def check(files):
     owners = {}
     for path in files:
-        if not TWINS.search(path.name):
+        if not tree.TWINS.search(path.name):
             for name in types(tree.text(path)):
                 owners.setdefault(name, []).append(str(path))
     for name, paths in sorted(owners.items()):

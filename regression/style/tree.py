@@ -5,6 +5,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["app", "io", "parallel", "core", "kernels"]  # a room includes only what stands to its right
+TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.[ch]pp$")  # a build has one of them
 CODE = {".cpp", ".hpp", ".cu", ".h", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 

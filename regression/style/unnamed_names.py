@@ -9,7 +9,6 @@ import tree
 ROOMS = ["app", "io", "parallel", "core", "kernels"]
 TESTS = ["regression/unit/" + name for name in ("app", "core", "io", "kernels", "mpi", "parallel", "step", "support")]
 NEVER = re.compile(r"sestina_never_unity\(([^)]*)\)")
-TWINS = re.compile(r"_(host|cuda|nccl|none|kokkos|mpi|alone|onednn|uring|absent)\.cpp$")  # a build has one of them
 APART = re.compile(r"^kernels/.*_(host|cuda|none|onednn|openblas|avx2|avx512|amx)\.cpp$")  # kernels/CMakeLists.txt
 TYPE = re.compile(r"^(?:template <.*>\n)?(?:struct|class|enum(?: class)?|union) (\w+)", re.MULTILINE)
 ALIAS = re.compile(r"^(?:template <.*>\n)?using (\w+ = [^;]+);", re.MULTILINE)  # the same twice is no error
@@ -59,7 +58,7 @@ def check(files):
     for (_, name), places in sorted(owners.items(), key=str):
         paths = [path for path, _ in places]
         same_alias = " = " in places[0][1] and len({text for _, text in places}) == 1
-        if len(paths) > 1 and not same_alias and not all(TWINS.search(path.name) for path in paths):
+        if len(paths) > 1 and not same_alias and not all(tree.TWINS.search(path.name) for path in paths):
             yield f"{paths[0]}: {name} stands in an unnamed namespace of {', '.join(map(str, paths[1:]))} too"
 
 

@@ -12,6 +12,7 @@
 namespace {
 
 void kernel() {}  // known by its address alone
+void launch() { cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr); }
 
 // The time between two events around a kernel.
 void measure(const std::string& mistake) {
@@ -20,13 +21,29 @@ void measure(const std::string& mistake) {
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
   if (mistake != "unrecorded") cudaEventRecord(begin, nullptr);
-  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
+  launch();
   cudaEventRecord(end, nullptr);
   if (mistake != "unfinished") cudaEventSynchronize(end);
   cudaEventElapsedTime(&milliseconds, begin, end);
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
 }
+
+// A stream for copies, which waits for the work of another by an event.
+struct Queue {
+  Queue() {
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  }
+  ~Queue() {
+    cudaEventDestroy(event);
+    cudaStreamDestroy(stream);
+  }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+};
 
 // Memory behind reserved addresses, copied out after what used it, and given back.
 void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
@@ -35,29 +52,21 @@ void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   CUmemGenericAllocationHandle page = 0;
   const CUmemAllocationProp property = {};
   const CUmemAccessDesc access = {};
-  cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  const auto launch = [] {
-    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  };
+  const Queue queue;
   launch();
   cuMemAddressReserve(&at, bytes, bytes, 0, 0);
   cuMemCreate(&page, bytes, &property, 0);
   if (mistake != "unmapped") cuMemMap(at, bytes, 0, page, 0);
   if (mistake != "unmapped") cuMemSetAccess(at, bytes, &access, 1);
   launch();
-  cudaEventRecord(event, nullptr);
+  cudaEventRecord(queue.event, nullptr);
   launch();  // of no concern to this memory
-  if (mistake != "unused") cudaStreamWaitEvent(stream, event, 0);
-  cudaMemcpyAsync(host, reinterpret_cast<const void*>(at), n * sizeof(float), cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
+  if (mistake != "unused") cudaStreamWaitEvent(queue.stream, queue.event, 0);
+  cudaMemcpyAsync(host, reinterpret_cast<const void*>(at), n * sizeof(float), cudaMemcpyDefault, queue.stream);
+  cudaStreamSynchronize(queue.stream);
   if (mistake != "unmapped" && mistake != "behind") cuMemUnmap(at, bytes);
   cuMemAddressFree(at, bytes);
   if (mistake != "kept") cuMemRelease(page);
-  cudaEventDestroy(event);
-  cudaStreamDestroy(stream);
 }
 
 // Managed memory whose pages are asked for on the device and, after what used it, back in host memory.
@@ -65,26 +74,18 @@ void ask_for_pages(const std::string& mistake) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
   const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host = {CU_MEM_LOCATION_TYPE_HOST, {0}};
   void* memory = nullptr;
-  cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  const auto launch = [] {
-    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  };
+  const Queue queue;
   launch();
   cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal);
   const auto at = reinterpret_cast<CUdeviceptr>(memory);
   cuMemAdvise_v2(at, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host);
   cuMemAdvise_v2(at, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
-  if (mistake != "unasked") cuMemPrefetchAsync_v2(at, mistake == "beyond" ? 2 * bytes : bytes, device, 0, stream);
+  if (mistake != "unasked") cuMemPrefetchAsync_v2(at, mistake == "beyond" ? 2 * bytes : bytes, device, 0, queue.stream);
   launch();
-  cudaEventRecord(event, nullptr);
-  if (mistake != "hasty") cudaStreamWaitEvent(stream, event, 0);
-  if (mistake != "beyond") cuMemPrefetchAsync_v2(at, bytes, host, 0, stream);
+  cudaEventRecord(queue.event, nullptr);
+  if (mistake != "hasty") cudaStreamWaitEvent(queue.stream, queue.event, 0);
+  if (mistake != "beyond") cuMemPrefetchAsync_v2(at, bytes, host, 0, queue.stream);
   if (mistake != "managed") cudaFree(memory);
-  cudaEventDestroy(event);
-  cudaStreamDestroy(stream);
 }
 
 // Two products C (8, 8) = A B of matrices that lie anywhere, A from 0, B from 128, C from 256, whose places are in
@@ -153,21 +154,15 @@ void decompose(float* memory, int* info, const std::string& mistake) {
 
 // A message and a copy to the host after a kernel and products of another stream.
 void send(float* values, float* host, std::size_t n, const std::string& mistake) {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  cudaEventRecord(event, nullptr);
+  const Queue queue;
+  launch();
+  cudaEventRecord(queue.event, nullptr);
   if (mistake == "late") multiply(values, mistake);
-  if (mistake != "unordered") cudaStreamWaitEvent(stream, event, 0);
-  ncclSend(values, n, ncclFloat, 0, nullptr, stream);
-  if (mistake == "early")
-    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, nullptr);
-  cudaMemcpyAsync(host, values, n * sizeof(float), cudaMemcpyDefault, stream);
-  cudaStreamSynchronize(stream);
-  cudaEventDestroy(event);
-  cudaStreamDestroy(stream);
+  if (mistake != "unordered") cudaStreamWaitEvent(queue.stream, queue.event, 0);
+  ncclSend(values, n, ncclFloat, 0, nullptr, queue.stream);
+  if (mistake == "early") launch();
+  cudaMemcpyAsync(host, values, n * sizeof(float), cudaMemcpyDefault, queue.stream);
+  cudaStreamSynchronize(queue.stream);
 }
 
 }  // namespace

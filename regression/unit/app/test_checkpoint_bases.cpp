@@ -19,7 +19,8 @@ Values rotation(double angle) {
 
 // A checkpoint with these square fields of 2 x 2, and the bases that are found for two matrices, which are updated by
 // heads and blocks of at most 2 x 2, and a vector.
-std::vector<RotatedCoordinates> bases_of(std::vector<std::pair<std::string, Values>> squares, std::int64_t down_cols = 2) {
+std::vector<RotatedCoordinates> bases_of(std::vector<std::pair<std::string, Values>> squares,
+                                         std::int64_t down_cols = 2) {
   const test::TemporaryFolder folder;
   {
     CheckpointWriter writer(folder.path(), CheckpointOptions());
@@ -53,9 +54,9 @@ std::vector<RotatedCoordinates> bases_of(std::vector<std::pair<std::string, Valu
 
 TEST(CheckpointBases, LieWhereTheirMatricesDo) {
   const std::vector<RotatedCoordinates> found = bases_of({{"q.weight/head_01/basis_left", rotation(0.3)},
-                                                     {"q.weight/head_00/basis_right", rotation(0.4)},
-                                                     {"down.weight/basis_left", rotation(0.5)},
-                                                     {"down.weight/basis_right", Values(4, 0)}});  // not begun
+                                                          {"q.weight/head_00/basis_right", rotation(0.4)},
+                                                          {"down.weight/basis_left", rotation(0.5)},
+                                                          {"down.weight/basis_right", Values(4, 0)}});  // not begun
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].begin, 3u);  // after the vector
   EXPECT_TRUE(found[0].left.empty());

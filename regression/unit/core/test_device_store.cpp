@@ -19,6 +19,12 @@ constexpr std::size_t block_bytes = device_page / 2 + 100;  // one piece of memo
 struct DeviceRig {
   enum class Where { host, file, both, unified, all };
   using Place = DeviceStore::Place;
+  // Returns the number of block i's place among host, file and unified.
+  static std::size_t number_of_place(Where where, std::size_t i) {
+    if (where == Where::both) return i % 2;
+    if (where == Where::all) return i % 3;
+    return where == Where::host ? 0 : where == Where::file ? 1 : 2;
+  }
   explicit DeviceRig(std::size_t count, Where where, std::size_t most = 0, std::size_t host_bytes = 0) {
     const auto place = [](std::string_view name) {
       return name.starts_with("host") ? Place::host : name.starts_with("file") ? Place::below : Place::unified;
@@ -29,11 +35,7 @@ struct DeviceRig {
     pager = std::make_shared<Pager>(store, Pager::Options{.most = most, .key = "device_bytes"}, device);
     for (std::size_t i = 0; i < count; ++i) {
       const char* const names[] = {"host ", "file ", "unified "};
-      const std::size_t name = where == Where::both  ? i % 2
-                               : where == Where::all ? i % 3
-                                                     : (where == Where::host   ? 0
-                                                        : where == Where::file ? 1
-                                                                               : 2);
+      const std::size_t name = number_of_place(where, i);
       blocks.push_back(ToyDevice::addresses(block_bytes));
       if (name == 2) device->unified.insert(blocks.back().get());
       pager->add(names[name] + std::to_string(i), blocks.back(), block_bytes);
