@@ -176,12 +176,15 @@ void Stage<Exec, T>::begin_embedding_gradient(Matrix<const Acc<T>, Exec> of_head
 }
 
 template <class Exec, class T>
-void Stage<Exec, T>::scale_gradients(double projections, double rest) const {
-  for (std::size_t i = 0; i < arena_.size(); ++i) {
-    const TensorHolding& tensor = arena_.layout().tensors[i];
-    if (!tensor.whole.trainable || tensor.owned_rows() == 0) continue;
-    scale_values<Exec>(exec_, tensor.whole.is_projection() ? projections : rest, arena_.owned_gradient(i));
-  }
+void Stage<Exec, T>::scale_gradients(std::span<const double> by_tensor) const {
+  for (std::size_t i = 0; i < arena_.size(); ++i) scale_gradient(i, by_tensor[i]);
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::scale_gradient(std::size_t i, double factor) const {
+  const TensorHolding& tensor = arena_.layout().tensors[i];
+  if (factor == 1 || !tensor.whole.trainable || tensor.owned_rows() == 0) return;
+  scale_values<Exec>(exec_, factor, arena_.owned_gradient(i));
 }
 
 template <class Exec, class T>

@@ -3,6 +3,7 @@
 // ranks are attached to it in parallel/stage.
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/layout/accumulation_tree.hpp"
@@ -73,9 +74,10 @@ class Stage {
   // Says whether passes may add up, in the place of gradients, what these are made of once an update
   // (core/layout/weight_form.hpp: gathers_sums). They do unless told otherwise.
   void gather_sums(bool on);
-  // Scales gradients that are owned here, after the sums of squares, by a factor for projections and one for the rest.
-  void scale_gradients(double projections, double rest) const;
-  void start_step(std::int64_t minibatch = 0) const {  // forgets what the passes of an earlier one left
+  // Scales gradients that are owned here, after the sums of squares, by a factor for each tensor.
+  void scale_gradients(std::span<const double> by_tensor) const;
+  void scale_gradient(std::size_t tensor, double factor) const;  // that of one
+  void start_step(std::int64_t minibatch = 0) const {            // forgets what the passes of an earlier one left
     if (qk_clip_) qk_clip_->start_step(exec_, minibatch);
     if (loads_) loads_->start_step(minibatch);
   }

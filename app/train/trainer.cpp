@@ -260,7 +260,8 @@ bool Trainer::accept(const StepSums& sums) {
   loss_ = mean_loss(sums);
   // The sums waited for the device; on one rank that is a wait for its forward and backward passes.
   clock_.end(several() || !on_device_ ? Phase::reduce : Phase::forward_backward);
-  if ((several() || batches_.lost()) && stop_voted()) return false;
+  const bool voted = options_.parallel.overlap_updates;  // before the first layer was updated
+  if (!voted && (several() || batches_.lost()) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
 }
@@ -299,7 +300,8 @@ bool Trainer::finite(std::int64_t update, double loss, double norm, const Finish
                   sample_ - static_cast<std::uint64_t>(options_.train.global_batch), sample_ - 1);
   if (skipped_in_a_row_ == 0) what += ", " + find_first_bad(update, late);
   if (options_.run.on_nonfinite == RunOptions::OnNonfinite::stop || skipped_in_a_row_ >= max_skips_in_a_row)
-    fail_diverged(fmt::format("not finite: {}; the last step is not affected", what));
+    fail_diverged(fmt::format("not finite: {}{}", what,
+                              options_.parallel.overlap_updates ? "" : "; the last step is not affected"));
   ++skipped_;
   ++skipped_in_a_row_;
   spdlog::warn("skipped: {}", what);
@@ -307,8 +309,8 @@ bool Trainer::finite(std::int64_t update, double loss, double norm, const Finish
   return false;
 }
 
-// Says where a step began that is not finite. In an asynchronous pipeline its stages have been updated meanwhile: it
-// can only be said which of them had gradients that are not finite.
+// Says where a step began that is not finite. In an asynchronous pipeline its stages have been updated meanwhile, with
+// parallel.overlap_updates some of its layers: it can only be said which of them had gradients that are not finite.
 std::string Trainer::find_first_bad(std::int64_t update, const FinishedStep* late) {
   std::optional<FirstBadOfRanks> found;
   std::string text;
@@ -317,6 +319,13 @@ std::string Trainer::find_first_bad(std::int64_t update, const FinishedStep* lat
     for (std::size_t stage = 0; stage < late->report.stages.size(); ++stage)
       if (!std::isfinite(late->report.stages[stage].squares)) stages.push_back(static_cast<int>(stage));
     text = fmt::format("gradients of stages {} are not finite", fmt::join(stages, ", "));
+  } else if (options_.parallel.overlap_updates) {
+    const std::string tensor = executor_.nonfinite_gradient();
+    text = tensor.empty() ? "all gradients are finite"
+                          : fmt::format(
+                                "gradients are not finite from {} down; layers whose gradients are finite have "
+                                "been updated (parallel.overlap_updates)",
+                                tensor);
   } else {
     const std::uint64_t first = sample_ - static_cast<std::uint64_t>(options_.train.global_batch);
     batches_.start_at(first);

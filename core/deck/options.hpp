@@ -189,7 +189,8 @@ struct ParallelOptions {
   enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, async_1f1b } schedule = Schedule::one_f_one_b;
   enum class Placement { block, round_robin } placement = Placement::block;
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
-  enum class ClipScope { global, stage, group, global_lagged } clip_scope = ClipScope::global;
+  enum class ClipScope { global, stage, group, global_lagged, layer } clip_scope = ClipScope::global;
+  bool overlap_updates = false;   // layers are updated one by one, as their gradients come
   std::vector<int> stage_layers;  // number of layers of each stage; empty: even parts
   int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages after it
   std::int64_t drain_every = 0;   // updates, 0 = never

@@ -97,15 +97,15 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   parallel.delay_scale = static_cast<int>(deck.integer("parallel.delay_scale", 1, {.min = 0, .max = 4096}));
   parallel.drain_every = deck.integer("parallel.drain_every", 0, not_negative);
   using Scope = Parallel::ClipScope;
-  parallel.clip_scope = word<Scope>(deck, "parallel.clip_scope", {"global", "stage", "group", "global-lagged"},
+  parallel.clip_scope = word<Scope>(deck, "parallel.clip_scope", {"global", "stage", "group", "global-lagged", "layer"},
                                     asynchronous ? Scope::stage : Scope::global);
   if (asynchronous && clip_given && parallel.clip_scope == Scope::global)
     deck.error("parallel.clip_scope",
                "conflicts with parallel.schedule = \"async-1f1b\": no stage waits for all others",
-               "stage, group, global-lagged");
+               "stage, group, layer, global-lagged");
   if (!asynchronous && parallel.clip_scope == Scope::global_lagged)
     deck.error("parallel.clip_scope", "needs parallel.schedule = \"async-1f1b\": others know the norm in time",
-               "global, stage, group");
+               "global, stage, group, layer");
 }
 
 // Collects errors for what conflicts with gradients, or weights, that blocks take turns with
@@ -164,6 +164,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
     deck.error("parallel.tp_update",
                "ranks update shares of matrices wherever their shards are (parallel.partition = \"groups\")", "home");
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  parallel.overlap_updates = deck.boolean("parallel.overlap_updates", false);
   read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
   read_correction(deck, schedule, parallel);
@@ -317,6 +318,40 @@ void require_auditable(Deck& deck, const Options& options) {
     refuse("conflicts with optimizer.refresh.visibility = \"eager\" where replicas drift apart");
 }
 
+// Updates that begin before all gradients are there (parallel.overlap_updates) cannot be undone or looked at before.
+void require_overlapped_updates(Deck& deck, const Options& options) {
+  using Parallel = ParallelOptions;
+  const Parallel& parallel = options.parallel;
+  if (!parallel.overlap_updates) return;
+  const auto refuse = [&deck](const char* key, const char* what, const char* allowed) {
+    deck.error(key, fmt::format("{} (parallel.overlap_updates = true)", what), allowed);
+  };
+  if (!options.optimizer.matrix)
+    refuse("optimizer.kind", "an elementwise rule updates all tensors at once, when all gradients are there",
+           "a matrix optimizer");
+  if (options.train.clip_norm > 0 && parallel.clip_scope != Parallel::ClipScope::layer)
+    refuse("parallel.clip_scope", "the norm over more than a layer is known when its last gradient is there",
+           "layer, or train.clip_norm = 0");
+  if (parallel.is_async())
+    refuse("parallel.schedule", "stages of an asynchronous pipeline are updated within the passes",
+           "a synchronous schedule");
+  if (parallel.partition == Parallel::Partition::groups)
+    refuse("parallel.partition", "shares of matrices are updated in rounds of all ranks",
+           "optimal, balanced, layerwise, start-index, replicated");
+  if (parallel.shard != Parallel::Shard::state)
+    refuse("parallel.shard", "gradients, or weights, of a layer are not in memory until the end of the passes",
+           "state");
+  if (parallel.tp > 1) refuse("parallel.tp", "tensor-parallel ranks update whole matrices in rounds", "1");
+  if (options.model.linear.form != "dense")
+    refuse("model.linear.form", "gradients of other forms are made from sums over all micro-batches", "dense");
+  if (options.run.audit_every > 0) refuse("run.audit_every", "an audit comes before the update", "0");
+  if (options.run.holds_updates()) refuse("run.on_spike", "a spike is known when all gradients are there", "off, note");
+  if (options.train.lookahead.factor > 0)
+    refuse("train.lookahead.factor", "weights that moved on would not come back where the step is refused", "0");
+  if (options.metrics.tensors_every > 0)
+    refuse("metrics.tensors_every", "diagnostics compare weights before and after the update", "0");
+}
+
 // Shares of matrices lie anywhere in a stage (parallel/plan/matrix_groups.hpp), and some are updated together.
 void require_groups(Deck& deck, const Options& options) {
   const ParallelOptions& parallel = options.parallel;
@@ -381,6 +416,7 @@ void require_trainable(Deck& deck, Options& options) {
   require_groups(deck, options);
   require_coherence(deck, options);
   require_auditable(deck, options);
+  require_overlapped_updates(deck, options);
   if (parallel.dp == 1 && keeps_masters_alone(parallel, options.train)) require_turns(deck, parallel, options.model);
   require_expert_parallel(deck, options);
   require_router_bias(deck, options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/blas/sums.hpp"
 
@@ -10,7 +11,6 @@ namespace sestina {
 template <class Exec, class T>
 GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
   std::size_t slots = 0;
-  std::vector<ChunkedVector<Acc<T>>> table;
   for (std::size_t i = 0; i < arena.size(); ++i) {
     const TensorHolding& tensor = arena.layout().tensors[i];
     const auto rows = static_cast<std::size_t>(chunk_rows(tensor.local));
@@ -18,11 +18,8 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
     first_slot_.push_back(slots);
     if (tensor.saved && tensor.owned_rows() > 0) {
       Part part;
-      const Vector<const Acc<T>, Exec> gradient = arena.owned_gradient(i);
-      table.push_back(
-          {gradient.data(), gradient.size(), rows * static_cast<std::size_t>(tensor.local.cols), partials_});
+      part.tensor = i;
       part.chunks = chunks(tensor.owned_rows());
-      part.partial = partials_;
       part.slot = slots + (tensor.row_sharded ? chunks(tensor.owned_begin) : 0);
       part.row_sharded = tensor.row_sharded;
       partials_ += part.chunks;
@@ -34,13 +31,56 @@ GradientNorm<Exec, T>::GradientNorm(const Arena<Exec, T>& arena, int notes) {
   first_slot_.push_back(slots);
   squares_.resize(slots + 1);  // the flag is after them
   by_tensor_.resize(arena.size() + 1);
-  table_ = table_in_space<Exec>("sestina::table of squares", table);
   values_ = HostValues<Exec>("sestina::squares", partials_ + static_cast<std::size_t>(notes) + 1);
+  divide(arena, std::vector<std::size_t>(arena.size()));
+}
+
+// Chunks of a set lie together.
+template <class Exec, class T>
+void GradientNorm<Exec, T>::divide(const Arena<Exec, T>& arena, const std::vector<std::size_t>& set_of) {
+  sets_.assign(set_of.empty() ? 1 : *std::max_element(set_of.begin(), set_of.end()) + 1, {});
+  std::size_t partial = 0;
+  for (std::size_t number = 0; number < sets_.size(); ++number) {
+    Set& set = sets_[number];
+    set.partial = partial;
+    std::vector<ChunkedVector<Acc<T>>> table;
+    for (Part& part : parts_) {
+      if (set_of[part.tensor] != number) continue;
+      const TensorHolding& tensor = arena.layout().tensors[part.tensor];
+      const Vector<const Acc<T>, Exec> gradient = arena.owned_gradient(part.tensor);
+      table.push_back({gradient.data(), gradient.size(),
+                       static_cast<std::size_t>(chunk_rows(tensor.local) * tensor.local.cols), set.chunks});
+      part.partial = partial;
+      partial += part.chunks;
+      set.chunks += part.chunks;
+    }
+    set.table = table_in_space<Exec>("sestina::table of squares", table);
+  }
+}
+
+template <class Exec, class T>
+void GradientNorm<Exec, T>::take(const Exec& exec, std::size_t number) {
+  Set& set = sets_[number];
+  squares_of_chunks<Exec, Acc<T>>(exec, set.table, values_.at(set.partial, set.chunks));
+  values_.fetch(exec, "norm of a part");
+  set.taken = true;
+}
+
+template <class Exec, class T>
+double GradientNorm<Exec, T>::taken(std::size_t tensor) const {
+  const auto part = std::lower_bound(parts_.begin(), parts_.end(), tensor,
+                                     [](const Part& p, std::size_t number) { return p.tensor < number; });
+  double sum = 0;
+  if (part == parts_.end() || part->tensor != tensor) return sum;
+  for (std::size_t c = 0; c < part->chunks; ++c) sum += values_[part->partial + c];
+  return sum;
 }
 
 template <class Exec, class T>
 std::vector<double>& GradientNorm<Exec, T>::squares(const Exec& exec) {
-  squares_of_chunks<Exec, Acc<T>>(exec, table_, values_.at(0, partials_));
+  for (Set& set : sets_)
+    if (!std::exchange(set.taken, false))
+      squares_of_chunks<Exec, Acc<T>>(exec, set.table, values_.at(set.partial, set.chunks));
   values_.fetch(exec, "norm");
   std::fill(squares_.begin(), squares_.end(), 0.0);
   for (const Part& part : parts_)

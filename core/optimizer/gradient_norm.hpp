@@ -1,6 +1,7 @@
 // The norm over all gradients, and the cosine between two of them.
 #pragma once
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "core/layout/arena.hpp"
@@ -24,6 +25,12 @@ class GradientNorm {
   // data-parallel ranks completes them: one number for a tensor with one owner, one for each chunk of a tensor that is
   // sharded; the flag is last. Fences. The memory is reused by the next call.
   std::vector<double>& squares(const Exec&);
+  // Divides the tensors into parts whose squares may be taken before others are there: set_of[i] is that of tensor i.
+  void divide(const Arena<Exec, T>&, const std::vector<std::size_t>& set_of);
+  // Takes the squares of a set; squares() does not take them again. Fences.
+  void take(const Exec&, std::size_t set);
+  // Returns the sum of squares of what this rank owns of a tensor of a set that has been taken.
+  double taken(std::size_t tensor) const;
   // Returns the sums of squares of each shard, from complete `squares`: one number for each tensor, zero where another
   // rank of the tensor-parallel group counts it, and the flag last.
   std::vector<double>& by_tensor();
@@ -37,14 +44,20 @@ class GradientNorm {
   double* nonfinite() const { return values_.at(values_.size() - 1).data(); }
 
  private:
-  struct Part {                           // an owned range of chunks
+  struct Part {  // an owned range of chunks
+    std::size_t tensor = 0;
     std::size_t partial = 0, chunks = 0;  // first place in values_; number of chunks
     std::size_t slot = 0;                 // first place in squares_
     bool row_sharded = false;
   };
+  struct Set {                                                                // of tensors
+    std::size_t partial = 0, chunks = 0;                                      // of all of its parts
+    Kokkos::View<ChunkedVector<Acc<T>>*, typename Exec::memory_space> table;  // one launch sums them all
+    bool taken = false;                                                       // in this step
+  };
   std::vector<Part> parts_;
-  Kokkos::View<ChunkedVector<Acc<T>>*, typename Exec::memory_space> table_;  // of the parts: one launch sums them all
-  std::vector<std::size_t> first_slot_;                                      // by tensor, and one after the last
+  std::vector<Set> sets_;
+  std::vector<std::size_t> first_slot_;  // by tensor, and one after the last
   std::vector<double> squares_, by_tensor_;
   std::size_t partials_ = 0;
   HostValues<Exec> values_;  // (partials_ + notes + 1), the flag last

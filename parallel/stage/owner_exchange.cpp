@@ -190,9 +190,26 @@ void GradientReduce<Exec>::block_done(int block) {
   }
   for (std::size_t number = 0; number < chunks_.size(); ++number)
     if (chunks_[number].block == block && !chunks_[number].started) start(number, 0);
-  for (Chunk& chunk : chunks_) {  // moves messages on; what follows them waits for its turn
+  test();
+}
+
+// What follows the messages waits for its turn.
+template <class Exec>
+void GradientReduce<Exec>::test() {
+  for (Chunk& chunk : chunks_) {
     if (chunk.under_way()) chunk.rounds[chunk.at].exchange->test();
     if (chunk.started && !chunk.under_way() && chunk.sums) chunk.sums.test();
+  }
+}
+
+template <class Exec>
+void GradientReduce<Exec>::finish_bucket(std::size_t bucket) {
+  for (std::size_t number = 0; number < chunks_.size(); ++number) {
+    Chunk& chunk = chunks_[number];
+    if (chunk.bucket != bucket || !chunk.started) continue;
+    while (chunk.under_way()) advance(number);
+    if (chunk.sums) sestina::finish(exec_, group_, chunk.sums, "reduce");
+    chunk.started = false;
   }
 }
 
@@ -210,9 +227,9 @@ void GradientReduce<Exec>::finish() {
     }
   }
   for (Chunk& chunk : chunks_)
-    if (chunk.sums) go_on(exec_, group_, chunk.sums, "reduce");
+    if (chunk.started && chunk.sums) go_on(exec_, group_, chunk.sums, "reduce");
   for (Chunk& chunk : chunks_) {
-    if (chunk.sums) chunk.sums.finish_in(queue_of(exec_));
+    if (chunk.started && chunk.sums) chunk.sums.finish_in(queue_of(exec_));
     chunk.started = false;
     chunk.micros = 0;
   }
@@ -245,7 +262,7 @@ WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const
         owned[static_cast<std::size_t>(rank)].push_back(block_of_rows<Exec, T>(arena, i, rows));
       }
     }
-    buckets_.push_back({layout.block, make_gather(group, "weights", owned), false});
+    buckets_.push_back({layout.block, b, make_gather(group, "weights", owned), false});
   }
   std::stable_sort(buckets_.begin(), buckets_.end(),
                    [](const Bucket& a, const Bucket& b) { return a.block < b.block; });
@@ -256,10 +273,26 @@ bool WeightGather<Exec, T>::start() {
   if (buckets_.empty()) return true;
   const bool ordered = start_after(exec_, group_, "update");
   for (Bucket& bucket : buckets_) {
-    bucket.weights.start();
+    if (!bucket.open) bucket.weights.start();
     bucket.open = true;
   }
   return ordered;
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::start(std::size_t number) {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.number != number) continue;
+    start_after(exec_, group_, "update of a layer");
+    bucket.weights.start();
+    bucket.open = true;
+  }
+}
+
+template <class Exec, class T>
+void WeightGather<Exec, T>::test() {
+  for (Bucket& bucket : buckets_)
+    if (bucket.open) bucket.weights.test();
 }
 
 // Buckets enter their second phase a block ahead, whatever has come.

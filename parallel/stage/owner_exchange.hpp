@@ -55,6 +55,10 @@ class GradientReduce {
   // Called when the gradients of a block are finished on this rank: starts the buckets that the block completes, and
   // moves others on.
   void block_done(int block);
+  // Called after the last backward pass, in the same order on all ranks: returns when this rank has the sums of what it
+  // owns of a bucket.
+  void finish_bucket(std::size_t bucket);
+  void test();  // moves messages on
   // Returns when this rank has the sums of all that it owns.
   void finish();
 
@@ -132,9 +136,11 @@ class WeightGather {
   WeightGather(const Exec&, Communicator& group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&,
                const OwnerGroup& = {});
 
-  // Starts all buckets once the owned weights have been updated, first those that the forward pass needs first. Returns
-  // false where the host has waited for the space.
+  // Starts all buckets that have not been started once the owned weights have been updated, first those that the
+  // forward pass needs first. Returns false where the host has waited for the space.
   bool start();
+  void start(std::size_t bucket);  // that one, if its weights travel: they have been updated
+  void test();                     // moves messages on
   // Waits for the weights that the block needs; those of the next block enter their second phase, and the rest is moved
   // on.
   void before_forward(int block);
@@ -146,6 +152,7 @@ class WeightGather {
  private:
   struct Bucket {
     int block = 0;  // the lowest block in it, which needs it first
+    std::size_t number = 0;
     Gather weights;
     bool open = false;
   };

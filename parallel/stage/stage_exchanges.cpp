@@ -107,6 +107,15 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
           std::make_unique<BlockGather<Exec, T>>(exec, *groups.ranks.holders, plan, buckets_, stage.arena(),
                                                  holders_of_experts(input.parallel, groups.ranks.grid.dp_rank)));
   }
+  if (input.parallel.overlap_updates) {
+    typename LayerUpdates<Exec, T>::Exchanges exchanges;
+    exchanges.reduces = {&reduce_, &expert_reduce_};
+    exchanges.gathers = {&gather_, &expert_gather_};
+    exchanges.ranks = groups.ranks.grid.dp_group.get();
+    exchanges.complete = [this] { complete(); };
+    exchanges.trace = trace;
+    layers_ = std::make_unique<LayerUpdates<Exec, T>>(exec, plan, buckets_, stage, exchanges);
+  }
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
 }
@@ -268,7 +277,7 @@ void StageExchanges<Exec, T>::count_last_update() {
 template <class Exec, class T>
 void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double gradient_scale) {
   Optimizer<Exec, T>& optimizer = stage_.optimizer();
-  if (measures(t)) meter_->before(exec_);
+  if (measures(t) && !layers_) meter_->before(exec_);
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();
     groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
@@ -279,7 +288,10 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   {
     const TraceSpan span(trace_, "matrices");
-    optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
+    if (layers_)
+      layers_->run_rest(t, factor, gradient_scale);
+    else
+      optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
   }
   homes_.update(optimizer, t, factor, gradient_scale, trace_);
   if (shares_) shares_->update(optimizer, t, factor, gradient_scale, trace_);
@@ -290,6 +302,12 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   if (const QkClip<Exec, T>* clip = stage_.qk_clip()) largest_score_ = clip->apply(exec_);
   if (measures(t)) meter_->after(exec_, t, factor);
   if (const RouterBias<Exec, T>* bias = stage_.router_bias()) bias->apply(exec_, t, *stage_.expert_loads());
+}
+
+template <class Exec, class T>
+double StageExchanges<Exec, T>::update_layers(std::int64_t t, double factor, double clip_norm) {
+  if (measures(t)) meter_->before(exec_);
+  return layers_->run(t, factor, clip_norm);
 }
 
 // All data-parallel ranks have other tokens, whichever experts they hold.
@@ -390,7 +408,7 @@ void StageExchanges<Exec, T>::start_averages() {
 }
 
 template <class Exec, class T>
-std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records() const {
+std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records(std::int64_t made) const {
   std::vector<UpdateRecord> records = stage_.optimizer().records();
   if (shares_)
     for (UpdateRecord& record : shares_->records()) records.push_back(std::move(record));
@@ -399,6 +417,7 @@ std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records() const {
   for (std::size_t i = 0; i < measures_.size(); ++i)
     for (UpdateRecord& record : records)
       if (record.tensor == meter_->name(i)) add_measure(record.measure, measures_[i]);
+  for (UpdateRecord& record : records) record.due = layers_ ? layers_->updates_of(record.tensor, made) : made;
   return records;
 }
 

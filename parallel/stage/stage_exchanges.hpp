@@ -17,6 +17,7 @@
 #include "parallel/comm/trace.hpp"
 #include "parallel/stage/block_gather.hpp"
 #include "parallel/stage/coherence.hpp"
+#include "parallel/stage/layer_updates.hpp"
 #include "parallel/stage/matrix_homes.hpp"
 #include "parallel/stage/owner_exchange.hpp"
 #include "parallel/stage/stage_shares.hpp"
@@ -52,6 +53,9 @@ class StageExchanges {
   // is the same on all ranks of the stage.
   std::span<const double> sum(std::span<double> losses, const BatchShare& mine, std::int64_t minibatch);
   void update(std::int64_t t, double factor, double gradient_scale);
+  // With parallel.overlap_updates, called before finish_gradients: see PipelineStage. update() then leaves out what
+  // this has updated.
+  double update_layers(std::int64_t t, double factor, double clip_norm);
   void sum_loads(std::int64_t minibatch);  // completes the loads of experts, before the update or in its place
   void follow_weights(std::int64_t t) {    // called after update t, withheld or not
     if (lookahead_) lookahead_->end(exec_, t);
@@ -62,7 +66,8 @@ class StageExchanges {
   void look_back();
   void start_averages();
   // Returns the records of this rank's tensors, with measures where the last update was measured and is not forgotten.
-  std::vector<UpdateRecord> update_records() const;
+  // made: updates of the stage since the start of the process.
+  std::vector<UpdateRecord> update_records(std::int64_t made) const;
   void forget_measures() { measures_.clear(); }
   void complete();        // called before the host waits for the space
   void finish_gather() {  // waits until all weights are there
@@ -119,6 +124,7 @@ class StageExchanges {
   MatrixHomes<Exec, T> homes_;
   std::unique_ptr<StageShares<Exec, T>> shares_;   // null: parallel.partition is not "groups", or one rank
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
+  std::unique_ptr<LayerUpdates<Exec, T>> layers_;  // null: nothing is updated before all gradients are there
   std::unique_ptr<WeightEma<Exec>> ema_;           // null: train.ema_tau = 0
   std::unique_ptr<Lookahead<Exec>> lookahead_;     // null: train.lookahead.factor = 0
   GradientReduce<Exec> reduce_;

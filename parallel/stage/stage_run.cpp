@@ -235,10 +235,9 @@ void StageRun<Exec, T>::backward_weight(std::int64_t micro) {
 template <class Exec, class T>
 void StageRun<Exec, T>::update(std::int64_t t, double factor, const ClipScales& scales) {
   before_update();
-  const bool equal = scales.projections == scales.rest;
-  if (!equal) stage_.scale_gradients(scales.projections, scales.rest);
+  if (!scales.by_tensor.empty()) stage_.scale_gradients(scales.by_tensor);
   exchanges_.sum_loads(updates_);
-  exchanges_.update(t, factor * correction_.rate(t), equal ? scales.rest : 1);
+  exchanges_.update(t, factor * correction_.rate(t), scales.by_tensor.empty() ? scales.all : 1);
   ++made_;
   after_update(t);
 }
@@ -254,9 +253,7 @@ void StageRun<Exec, T>::withhold() {
 
 template <class Exec, class T>
 std::vector<UpdateRecord> StageRun<Exec, T>::update_records() const {
-  std::vector<UpdateRecord> records = exchanges_.update_records();
-  for (UpdateRecord& record : records) record.due = made_;
-  return records;
+  return exchanges_.update_records(made_);
 }
 
 // Keeps what later passes will read of the weights as they are now.

@@ -6,8 +6,33 @@
 
 #include "core/memory/pager.hpp"
 #include "core/optimizer/gradient_norm.hpp"
+#include "parallel/plan/layer_groups.hpp"
 
 namespace sestina {
+namespace {
+
+// Returns the sum of the squares of tensors that are clipped with no layer.
+double rest_of(const StagePlan& plan, std::span<const double> squares) {
+  double rest = 0;
+  for (std::size_t i = 0; i < plan.specs.size(); ++i)
+    if (!is_updated_by_layer(plan, i)) rest += squares[i];
+  return rest;
+}
+
+// Fills in the factor of each tensor of a stage from their squares, and the sum of the rest's.
+void clip_by_layer(const StagePlan& plan, std::span<const double> squares, double rest, double clip,
+                   std::span<double> scales) {
+  const double of_rest = clip_scale(std::sqrt(rest), clip);
+  for (std::size_t begin = 0, end = 0; begin < plan.specs.size(); begin = end) {
+    double layer = 0;
+    for (; end < plan.specs.size() && plan.specs[end].layer == plan.specs[begin].layer; ++end)
+      if (is_updated_by_layer(plan, end)) layer += squares[end];
+    const double of_layer = clip_scale(std::sqrt(layer), clip);
+    for (std::size_t i = begin; i < end; ++i) scales[i] = is_updated_by_layer(plan, i) ? of_layer : of_rest;
+  }
+}
+
+}  // namespace
 
 Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const std::function<bool()>& interrupted) {
   t_ = t;
@@ -18,12 +43,13 @@ Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const
   if (updates_in_passes_) run_ahead(batches);
   expect_messages();
   compute_fresh();
-  if (!run_actions(batches, interrupted)) {
+  if (!run_actions(batches, interrupted) || (overlaps_ && interrupted && interrupted())) {
     withdraw();
     return {.dropped = true};
   }
   first_micro_ += pipe_.micros;
   clock_.end(Phase::forward_backward);
+  if (overlaps_) update_layers();
   if (!updates_in_passes_)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
@@ -92,7 +118,7 @@ bool Executor::run_actions(Batches& batches, const std::function<bool()>& interr
       case ActionKind::backward_input:
         if (pager_) pager_->expect_turns();
         run.backward(micro, scale_);
-        if (pipe_.stages == 1 && ++passes < pipe_.micros && interrupted && interrupted()) return false;
+        if (pipe_.stages == 1 && !overlaps_ && ++passes < pipe_.micros && interrupted && interrupted()) return false;
         break;
       case ActionKind::backward_weight:
         run.backward_weight(micro);
@@ -132,6 +158,16 @@ void Executor::forward(const Action& action, Batches& batches) {
   if (load(run.place(), micro, batches)) run.forward(micro);
 }
 
+// Waits of a lone rank are those for its passes.
+void Executor::update_layers() {
+  const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
+  double seconds = 0;
+  for (auto& run : runs_) seconds += run->update_layers(t_, factor_, clip);
+  const Phase waited = plan_.input.parallel.dp * plan_.pipe.ranks > 1 ? Phase::reduce : Phase::forward_backward;
+  clock_.end(waited);
+  clock_.move(waited, Phase::optimizer, seconds);
+}
+
 void Executor::sum_stage(PipelineStage& run) {
   const std::size_t first = first_tensor_[at(run.place().number)], flag = first_tensor_.back();
   run.finish_gradients();
@@ -155,6 +191,14 @@ void Executor::complete_sums() {
   sums_.loss = std::accumulate(flag + 1, whole_.end(), 0.0);
 }
 
+std::string Executor::nonfinite_gradient() const {
+  std::string last;
+  for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage)
+    for (std::size_t i = 0; i < plan_.stages[stage].specs.size(); ++i)
+      if (!std::isfinite(whole_[first_tensor_[stage] + i])) last = plan_.stages[stage].specs[i].name;
+  return last;
+}
+
 double Executor::norm_of(const PipelineStage& run) const {
   const auto place = [&](int stage) { return whole_.begin() + static_cast<std::ptrdiff_t>(first_tensor_[at(stage)]); };
   return std::sqrt(std::accumulate(place(run.place().number), place(run.place().number + 1), 0.0));
@@ -169,12 +213,31 @@ double Executor::norm_of(const PipelineStage& run, bool projections) const {
   return std::sqrt(squares);
 }
 
-ClipScales Executor::clip_scales(const PipelineStage& run, double clip, std::optional<double> lagged) const {
+ClipScales Executor::clip_scales(const PipelineStage& run, double clip, std::optional<double> lagged) {
   using Scope = ParallelOptions::ClipScope;
   const Scope scope = plan_.input.parallel.clip_scope;
-  if (scope == Scope::group) return {clip_scale(norm_of(run, true), clip), clip_scale(norm_of(run, false), clip)};
-  const double scale = clip_scale(scope == Scope::global ? sums_.norm : lagged.value_or(norm_of(run)), clip);
-  return {scale, scale};
+  const std::vector<TensorSpec>& specs = run.plan().specs;
+  if (scope == Scope::group) {
+    const double projections = clip_scale(norm_of(run, true), clip), rest = clip_scale(norm_of(run, false), clip);
+    if (projections == rest) return {rest};
+    for (std::size_t i = 0; i < specs.size(); ++i) clips_[i] = specs[i].is_projection() ? projections : rest;
+    return {rest, std::span(clips_).first(specs.size())};
+  }
+  if (scope == Scope::layer) {
+    const std::span<double> scales = std::span(clips_).first(specs.size());
+    const auto squares = [&](int stage) { return std::span<const double>(whole_).subspan(first_tensor_[at(stage)]); };
+    const int mine = run.place().number;
+    double rest = 0;  // where no stage waits for others, that of its own
+    for (int stage = 0; stage < plan_.pp; ++stage)
+      if (stage == mine || !updates_in_passes_) rest += rest_of(plan_.stages[at(stage)], squares(stage));
+    clip_by_layer(run.plan(), squares(mine), rest, clip, scales);
+    if (overlaps_)  // matrices of layers have been updated
+      for (std::size_t i = 0; i < specs.size(); ++i)
+        if (is_updated_by_layer(run.plan(), i)) scales[i] = 1;
+    const bool clips = std::any_of(scales.begin(), scales.end(), [](double scale) { return scale != 1; });
+    return {1, clips ? scales : std::span<double>()};
+  }
+  return {clip_scale(scope == Scope::global ? sums_.norm : lagged.value_or(norm_of(run)), clip)};
 }
 
 void Executor::update() {

@@ -64,10 +64,11 @@ class Executor : public Evaluator {
   // are to go on after the last update.
   void drain(std::int64_t updates);
   // Runs the passes of update number t, at a factor of the peak learning rates. interrupted is asked between
-  // micro-batches on one rank with one stage; where it returns true the step is dropped.
+  // micro-batches on one rank with one stage; with parallel.overlap_updates instead once by all ranks, before the first
+  // layer is updated. Where it returns true the step is dropped.
   Passes backward(std::int64_t t, double factor, Batches&, const std::function<bool()>& interrupted = {});
   void update();    // called where backward() gave sums
-  void withdraw();  // called in its place: this update is not made
+  void withdraw();  // called in its place: this update is not made, or only that of layers which had finite gradients
   // Tells all ranks of this step: sums where they are not known, and these parts of report(), which is filled in
   // before. Returns the steps of which all ranks have told, this one or that of lag() updates before; they are valid
   // until the next call. It is called once for each step, in the same order on all ranks.
@@ -79,6 +80,8 @@ class Executor : public Evaluator {
   // Sums of the last step that was not dropped; with an asynchronous pipeline, of the stages of this rank alone.
   const StepSums& sums() const { return sums_; }
   double gradient_scale() const { return scale_; }
+  // Returns the last tensor of the whole model whose gradient in the last step was not finite; empty: there was none.
+  std::string nonfinite_gradient() const;
   double stage_norm(std::size_t i) const { return norm_of(*runs_[i]); }  // the norm of stage i of this rank
   double group_norm(std::size_t i, bool projections) const { return norm_of(*runs_[i], projections); }
 
@@ -111,17 +114,19 @@ class Executor : public Evaluator {
   bool is_in_segment(const StagePlace&, std::int64_t micro) const;
   bool load(const StagePlace&, std::int64_t micro, Batches&);
   void forward(const Action&, Batches&);
+  void update_layers();
   void sum_stage(PipelineStage&);
   void complete_sums();
   void compute_fresh();
   double norm_of(const PipelineStage&) const;
   double norm_of(const PipelineStage&, bool projections) const;
-  ClipScales clip_scales(const PipelineStage&, double clip, std::optional<double> lagged) const;
+  ClipScales clip_scales(const PipelineStage&, double clip, std::optional<double> lagged);
   void update_stage(PipelineStage&);
 
   std::shared_ptr<Pager> pager_;  // null: all state is always in memory
   StepExchange exchange_;
   bool updates_in_passes_;  // true in an asynchronous pipeline
+  bool overlaps_;           // parallel.overlap_updates
   double scale_;            // the factor of the gradients: 1 / tokens of the global batch
   PhaseClock clock_;
   std::int64_t t_ = 0;  // number of the update under way
@@ -135,6 +140,7 @@ class Executor : public Evaluator {
   std::vector<Action> ahead_;               // forwards that an asynchronous pipeline starts with, of all ranks
   ReceiveLists receives_, receives_ahead_;  // receives of an update's actions, and of ahead_
   std::vector<double> losses_, whole_;      // whole_: squares by tensor, the flag, losses of the whole pipeline
+  std::vector<double> clips_;               // by tensor of the stage that is updated
   std::int64_t first_micro_ = 0;            // first micro-batch of the next update
   std::int64_t origin_ = 0;
   bool started_ = false, restored_ = false;

@@ -10,6 +10,7 @@ Executor::Executor(const StageMaker& maker, const Plan& plan, Communicator& worl
     : Evaluator(maker, plan, world, trace),
       exchange_(world, plan_),
       updates_in_passes_(exchange_.lag() > 0),
+      overlaps_(plan_.input.parallel.overlap_updates),
       scale_(1.0 / (static_cast<double>(plan_.input.train.global_batch) * options_.sequence)) {
   run_of_stage_.resize(at(plan_.pp));
   for (std::unique_ptr<PipelineStage>& run : maker.make_training(rank_parts())) {
@@ -25,6 +26,9 @@ Executor::Executor(const StageMaker& maker, const Plan& plan, Communicator& worl
   receives_ = receive_order(pipe_, schedule_.all, groups_.pipeline->rank(), tied);
   receives_ahead_ = receive_order(pipe_, ahead_, groups_.pipeline->rank(), tied);
   cosines_.resize(runs_.size());
+  std::size_t most = 0;
+  for (const StagePlan& stage : plan_.stages) most = std::max(most, stage.specs.size());
+  clips_.resize(most);
   losses_.resize(at(share_.all));
   whole_.resize(first_tensor_.back() + 1 + losses_.size());
 }

@@ -65,9 +65,10 @@ class ForwardStage {
   virtual ProductCount take_products() = 0;
 };
 
-// The factors of gradients: of those of the layers' projections, and of the rest.
+// The factors of gradients.
 struct ClipScales {
-  double projections = 1, rest = 1;
+  double all = 1;
+  std::span<const double> by_tensor = {};  // of the stage, in its place; empty: `all` is that of each
 };
 
 // The delay of the gradient of an update.
@@ -107,6 +108,11 @@ class PipelineStage : public virtual ForwardStage {
   // Runs a backward pass; where backward passes have two parts, the first of them, which backward_weight follows.
   virtual void backward(std::int64_t micro, double gradient_scale) = 0;
   virtual void backward_weight(std::int64_t micro) = 0;
+  // With parallel.overlap_updates: called after the last backward pass of update t and before what follows. Runs the
+  // update of each layer's matrices (parallel/stage/layer_updates.hpp) when their gradients are there, clipped at
+  // clip_norm (0: not), but for a layer whose gradients are not all finite; update() leaves these matrices out. Returns
+  // the seconds that updates took, without waits for gradients.
+  virtual double update_layers(std::int64_t t, double factor, double clip_norm) = 0;
   // Called after the last backward pass of an update: completes gradients where they are owned.
   virtual void finish_gradients() = 0;
   // Called after that: returns sums of squares by tensor of the whole stage, and after them the flag of weights that

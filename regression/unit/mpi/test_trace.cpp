@@ -12,6 +12,7 @@
 #include <set>
 
 #include "io/report/trace_write.hpp"
+#include "parallel/plan/layer_groups.hpp"
 #include "regression/unit/mpi/pipeline_rig.hpp"
 
 namespace sestina {
@@ -133,6 +134,34 @@ TEST(TraceOrder, MicroGroupsOverlap) {
       EXPECT_LE(out[0].begin, updates[g + 1].begin) << "group " << g;
       EXPECT_GE(out[0].end, updates[g + 1].end) << "group " << g;
     }
+  }
+}
+
+// The last layer is updated, and its weights leave, before the first one has waited for its gradients.
+TEST(TraceOrder, LayersAreUpdatedWhileGradientsTravel) {
+  TrainingCase set = traced_case(1);
+  set.options.parallel.overlap_updates = true;
+  set.options.parallel.clip_scope = ParallelOptions::ClipScope::layer;
+  const Recorded run(set, steps);
+  const GradientBuckets all = gradient_buckets(run.session.run().plan());
+  const std::vector<LayerGroup> groups = layer_groups(run.session.run().plan(), all);
+  ASSERT_EQ(groups.size(), 4u);
+  const Spans rest = run.named("rest of the gradients");
+  ASSERT_EQ(rest.size(), std::size_t{steps});
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (int layer = 0; layer < 4; ++layer) {
+      const Spans updates = run.named("matrices of a layer", layer);
+      ASSERT_EQ(updates.size(), std::size_t{steps});
+      EXPECT_LE(updates[step].end, rest[step].begin) << layer;
+    }
+    const Event last_layer = run.named("matrices of a layer", 3)[step];
+    bool left = false;  // weights, before all gradients are there
+    for (std::size_t b = 0; b < all.buckets.size(); ++b) {
+      const Event weights = run.exchanges("weights", static_cast<std::int64_t>(b))[step];
+      EXPECT_GE(weights.begin, last_layer.end);
+      left = left || weights.begin < run.named("matrices of a layer", 0)[step].begin;
+    }
+    EXPECT_TRUE(left);
   }
 }
 

@@ -34,6 +34,10 @@ class NotedStage final : public PipelineStage {
   void forward(std::int64_t micro) override { note("forward {}", micro); }
   void backward(std::int64_t micro, double) override { note("backward {}", micro); }
   void backward_weight(std::int64_t micro) override { note("backward weight {}", micro); }
+  double update_layers(std::int64_t t, double factor, double clip) override {
+    note("layers {} at {} within {}", t, factor, clip);
+    return 0;
+  }
   void finish_gradients() override { note("finish gradients"); }
   std::span<const double> sum(std::span<double> losses) override {
     note("sum");
@@ -188,7 +192,29 @@ TEST(ExecutorStages, TwoStagesOfOneRankRunOneForwardOneBackward) {
   EXPECT_TRUE(passes.sums->weights_finite);
   run.executor.update();
   EXPECT_EQ(run.stages.take(), (Calls{"0: update 1 at 1", "1: update 1 at 1"}));
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(run.stage(i).scales.rest, 1.0 / 5, 1e-6);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(run.stage(i).scales.all, 1.0 / 5, 1e-6);
+}
+
+// Layers are updated once all ranks have been asked whether the step is dropped.
+TEST(ExecutorStages, LayersAreUpdatedBeforeTheSums) {
+  Options options = options_of(1, ParallelOptions::Schedule::one_f_one_b);
+  options.parallel.overlap_updates = true;
+  options.parallel.clip_scope = ParallelOptions::ClipScope::layer;
+  NotedRun run(options);
+  int asked = 0;
+  bool drops = false;
+  const auto interrupted = [&] { return ++asked, drops; };
+  ASSERT_TRUE(run.executor.backward(1, 0.5, run.batches, interrupted).sums);
+  EXPECT_EQ(asked, 1);
+  Calls calls = run.stages.take();
+  ASSERT_GE(calls.size(), 3u);
+  EXPECT_EQ(Calls(calls.end() - 3, calls.end()),
+            (Calls{"0: layers 1 at 0.5 within 1", "0: finish gradients", "0: sum"}));
+  run.executor.update();
+  run.stages.take();
+  drops = true;
+  EXPECT_TRUE(run.executor.backward(2, 0.5, run.batches, interrupted).dropped);
+  for (const std::string& call : run.stages.take()) EXPECT_EQ(call.find("layers"), std::string::npos) << call;
 }
 
 // In an asynchronous pipeline a stage updates in the passes, by itself; one whose gradient is not finite keeps its
