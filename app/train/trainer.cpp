@@ -260,7 +260,7 @@ bool Trainer::accept(const StepSums& sums) {
   loss_ = mean_loss(sums);
   // The sums waited for the device; on one rank that is a wait for its forward and backward passes.
   clock_.end(several() || !on_device_ ? Phase::reduce : Phase::forward_backward);
-  const bool voted = options_.parallel.overlap_updates;  // before the first layer was updated
+  const bool voted = options_.parallel.overlap_updates;  // before the first matrix was updated
   if (!voted && (several() || batches_.lost()) && stop_voted()) return false;
   sample_ += static_cast<std::uint64_t>(options_.train.global_batch);
   return finite(step_ + 1, loss_, sums.norm);
@@ -310,7 +310,7 @@ bool Trainer::finite(std::int64_t update, double loss, double norm, const Finish
 }
 
 // Says where a step began that is not finite. In an asynchronous pipeline its stages have been updated meanwhile, with
-// parallel.overlap_updates some of its layers: it can only be said which of them had gradients that are not finite.
+// parallel.overlap_updates some of its matrices: it can only be said which of them had gradients that are not finite.
 std::string Trainer::find_first_bad(std::int64_t update, const FinishedStep* late) {
   std::optional<FirstBadOfRanks> found;
   std::string text;
@@ -323,8 +323,8 @@ std::string Trainer::find_first_bad(std::int64_t update, const FinishedStep* lat
     const std::string tensor = executor_.nonfinite_gradient();
     text = tensor.empty() ? "all gradients are finite"
                           : fmt::format(
-                                "gradients are not finite from {} down; layers whose gradients are finite have "
-                                "been updated (parallel.overlap_updates)",
+                                "gradients are not finite from {} down; matrices whose gradients are finite "
+                                "have been updated (parallel.overlap_updates)",
                                 tensor);
   } else {
     const std::uint64_t first = sample_ - static_cast<std::uint64_t>(options_.train.global_batch);

@@ -31,7 +31,7 @@ Passes Trainer::audited_passes() {
         spdlog::warn("SESTINA_FAULT flips bits of the {} in update {}", bits_->flipped(*flip), t);
       bits_->begin_passes(audited, flip);
     }
-    const bool together = options_.parallel.overlap_updates;  // no step is dropped once layers have been updated
+    const bool together = options_.parallel.overlap_updates;  // no step is dropped once matrices have been updated
     const Passes passes = run_passes([&] { return (together || !several()) && stop_voted(); });
     if (!audits || passes.dropped || is_right(wrong)) return passes;
     batches_.start_at(sample_);

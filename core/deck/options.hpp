@@ -189,11 +189,12 @@ struct ParallelOptions {
   enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, async_1f1b } schedule = Schedule::one_f_one_b;
   enum class Placement { block, round_robin } placement = Placement::block;
   enum class Stash { on, recompute, saved } stash = Stash::on;  // which weights an asynchronous backward pass sees
-  enum class ClipScope { global, stage, group, global_lagged, layer } clip_scope = ClipScope::global;
-  bool overlap_updates = false;   // layers are updated one by one, as their gradients come
-  std::vector<int> stage_layers;  // number of layers of each stage; empty: even parts
-  int delay_scale = 1;            // asynchronous: forwards ahead of a stage, times the stages after it
-  std::int64_t drain_every = 0;   // updates, 0 = never
+  enum class ClipScope { global, stage, group, global_lagged, matrix } clip_scope = ClipScope::global;
+  enum class Reduce { owners, all } reduce = Reduce::owners;  // who gets the sums of gradients
+  bool overlap_updates = false;                               // matrices are updated as their gradients come
+  std::vector<int> stage_layers;                              // number of layers of each stage; empty: even parts
+  int delay_scale = 1;           // asynchronous: forwards ahead of a stage, times the stages after it
+  std::int64_t drain_every = 0;  // updates, 0 = never
   enum class DelayCorrection { none, pipedream_lr, nesterov, pipemare, prediction, dc_asgd };
   struct Correction {  // what a stage does about its delay (core/delay.hpp)
     DelayCorrection kind = DelayCorrection::none;

@@ -97,15 +97,16 @@ void read_pipeline(Deck& deck, ParallelOptions& parallel) {
   parallel.delay_scale = static_cast<int>(deck.integer("parallel.delay_scale", 1, {.min = 0, .max = 4096}));
   parallel.drain_every = deck.integer("parallel.drain_every", 0, not_negative);
   using Scope = Parallel::ClipScope;
-  parallel.clip_scope = word<Scope>(deck, "parallel.clip_scope", {"global", "stage", "group", "global-lagged", "layer"},
-                                    asynchronous ? Scope::stage : Scope::global);
+  parallel.clip_scope =
+      word<Scope>(deck, "parallel.clip_scope", {"global", "stage", "group", "global-lagged", "matrix"},
+                  asynchronous ? Scope::stage : Scope::global);
   if (asynchronous && clip_given && parallel.clip_scope == Scope::global)
     deck.error("parallel.clip_scope",
                "conflicts with parallel.schedule = \"async-1f1b\": no stage waits for all others",
-               "stage, group, layer, global-lagged");
+               "stage, group, matrix, global-lagged");
   if (!asynchronous && parallel.clip_scope == Scope::global_lagged)
     deck.error("parallel.clip_scope", "needs parallel.schedule = \"async-1f1b\": others know the norm in time",
-               "global, stage, group, layer");
+               "global, stage, group, matrix");
 }
 
 // Collects errors for what conflicts with gradients, or weights, that blocks take turns with
@@ -122,6 +123,20 @@ void require_turns(Deck& deck, const ParallelOptions& parallel, const ModelConfi
     refuse("conflicts with parallel.schedule = \"zb-h1\", which finishes gradients of a block at two times");
   if (parallel.shard == Parallel::Shard::weights && model.linear.form != "dense")
     refuse("conflicts with model.linear.form: frozen parts of weights are kept whole", "state, gradients");
+}
+
+// The baseline of owners with an all-reduce is one of whole gradients and of updates after all of them.
+void require_reducible(Deck& deck, const ParallelOptions& parallel) {
+  if (parallel.reduce == ParallelOptions::Reduce::owners) return;
+  const auto refuse = [&deck](const char* what) { deck.error("parallel.reduce", what, "owners"); };
+  using Partition = ParallelOptions::Partition;
+  if (parallel.partition == Partition::groups) refuse("conflicts with parallel.partition = \"groups\"");
+  if (parallel.partition == Partition::replicated)
+    refuse("conflicts with parallel.partition = \"replicated\", whose ranks get all sums anyway");
+  if (parallel.shard != ParallelOptions::Shard::state)
+    refuse("conflicts with parallel.shard: ranks keep a part of the sums");
+  if (parallel.overlap_updates) refuse("conflicts with parallel.overlap_updates: updates wait for all sums");
+  if (parallel.is_async()) refuse("conflicts with parallel.schedule = \"async-1f1b\", whose updates wait for nobody");
 }
 
 // The same, and for what conflicts with gradients of which data-parallel ranks keep a part.
@@ -164,6 +179,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
     deck.error("parallel.tp_update",
                "ranks update shares of matrices wherever their shards are (parallel.partition = \"groups\")", "home");
   parallel.sequence_parallel = deck.boolean("parallel.sequence_parallel", true);
+  parallel.reduce = word<Reduce>(deck, "parallel.reduce", {"owners", "all"});
   parallel.overlap_updates = deck.boolean("parallel.overlap_updates", false);
   read_stage_layers(deck, model, parallel);
   read_pipeline(deck, parallel);
@@ -178,6 +194,7 @@ ParallelOptions ParallelOptions::read(Deck& deck, const ModelConfig& model, cons
   for (const ModelDefect& defect : tensor_parallel_defects(model, parallel.tp))
     deck.error(defect.key, defect.what, defect.allowed);
   require_shardable(deck, parallel, model);
+  require_reducible(deck, parallel);
   return parallel;
 }
 
@@ -329,17 +346,20 @@ void require_overlapped_updates(Deck& deck, const Options& options) {
   if (!options.optimizer.matrix)
     refuse("optimizer.kind", "an elementwise rule updates all tensors at once, when all gradients are there",
            "a matrix optimizer");
-  if (options.train.clip_norm > 0 && parallel.clip_scope != Parallel::ClipScope::layer)
-    refuse("parallel.clip_scope", "the norm over more than a layer is known when its last gradient is there",
-           "layer, or train.clip_norm = 0");
+  if (options.train.clip_norm > 0 && parallel.clip_scope != Parallel::ClipScope::matrix)
+    refuse("parallel.clip_scope", "the norm over more than a matrix is known when its last gradient is there",
+           "matrix, or train.clip_norm = 0");
   if (parallel.is_async())
     refuse("parallel.schedule", "stages of an asynchronous pipeline are updated within the passes",
            "a synchronous schedule");
   if (parallel.partition == Parallel::Partition::groups)
     refuse("parallel.partition", "shares of matrices are updated in rounds of all ranks",
-           "optimal, balanced, layerwise, start-index, replicated");
+           "optimal, balanced, layerwise, start-index");
+  if (parallel.partition == Parallel::Partition::replicated)
+    refuse("parallel.partition", "a rank that updates all matrices waits for all gradients",
+           "optimal, balanced, layerwise, start-index");
   if (parallel.shard != Parallel::Shard::state)
-    refuse("parallel.shard", "gradients, or weights, of a layer are not in memory until the end of the passes",
+    refuse("parallel.shard", "gradients, or weights, of all layers are not in memory at the end of the passes",
            "state");
   if (parallel.tp > 1) refuse("parallel.tp", "tensor-parallel ranks update whole matrices in rounds", "1");
   if (options.model.linear.form != "dense")

@@ -55,10 +55,9 @@ void owned_buckets(Traffic& traffic, const StagePlan& stage, const PlanInput& in
       const char* const group = experts ? "holders" : "dp";
       traffic.add("reduce_scatter", group, experts ? "expert gradients" : "gradients", sums,
                   sums * bucket.elements * f32_bytes);
-      if (bucket.cut.empty()) {
-        traffic.add("all_gather", "dp", "gradients", 1, bucket.elements * f32_bytes);
-        continue;
-      }
+      if (bucket.cut.empty() || input.parallel.reduce == ParallelOptions::Reduce::all)
+        traffic.add("all_gather", group, experts ? "expert gradients" : "gradients", 1, bucket.elements * f32_bytes);
+      if (bucket.cut.empty()) continue;
       if (weights_in_turn(input)) continue;
       std::int64_t bytes = 0;
       for (const int number : bucket.specs) bytes += sent_weight(stage.specs[at(number)], input);

@@ -45,6 +45,7 @@ GradientBuckets buckets_of(const GradientBuckets& all, bool experts) {
   }
   some.begin.push_back(all.begin.back());
   some.place = all.place;
+  some.to_all = all.to_all;
   return some;
 }
 

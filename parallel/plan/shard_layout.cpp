@@ -283,6 +283,7 @@ std::int64_t GradientBuckets::sum_begin(std::size_t bucket, int dp_rank) const {
 GradientBuckets gradient_buckets(const StagePlan& stage, const ParallelOptions& parallel) {
   GradientBuckets all;
   all.ep = parallel.ep;
+  all.to_all = parallel.reduce == ParallelOptions::Reduce::all;
   all.buckets = stage.buckets;
   all.buckets.insert(all.buckets.end(), stage.scalar_buckets.begin(), stage.scalar_buckets.end());
   all.place.resize(stage.specs.size());

@@ -90,6 +90,7 @@ struct GradientBuckets {
   std::vector<BucketPlace> place;   // by spec
   std::vector<bool> of_experts;     // by bucket: its holders alone exchange it, and it is cut for them
   int ep = 1;                       // parallel.ep: holders are so many ranks apart (expert_layout.hpp)
+  bool to_all = false;              // every rank gets all sums (parallel.reduce), and not owners alone
   std::vector<int> turn;            // by bucket, the number of its place; empty: gradients do not take turns
   bool in_turn() const { return !turn.empty(); }
   // Returns which piece of a bucket a data-parallel rank owns.

@@ -34,7 +34,12 @@ template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
                                      Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial,
                                      std::size_t small_place, std::unique_ptr<OwnedSums<Exec>> sums)
-    : exec_(exec), group_(dp_group), partial_(std::move(partial)), sums_(std::move(sums)), turn_(all.turn) {
+    : exec_(exec),
+      group_(dp_group),
+      partial_(std::move(partial)),
+      sums_(std::move(sums)),
+      to_all_(all.to_all),
+      turn_(all.turn) {
   const BucketReduction reduction = bucket_reduction(all.buckets, bulk_levels(dp_group), !is_host<Exec>, small_place);
   if (reduction.places == 0 && sums_ == nullptr) return;
   std::vector<std::size_t> order(all.buckets.size());
@@ -84,7 +89,7 @@ void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& buc
     chunk.rounds.push_back(make_round(std::exchange(name, "further gradients"), owned, before, level, place));
     before = level;
   }
-  if (bucket.cut.empty()) {
+  if (bucket.cut.empty() || to_all_) {
     std::vector<std::vector<Block>> sums;
     for (const Stretch& stretch : owned) sums.push_back({floats(stretch.begin, stretch.length)});
     chunk.sums = make_gather(group_, "summed gradients", sums);

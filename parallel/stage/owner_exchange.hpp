@@ -78,7 +78,7 @@ class GradientReduce {
     int block = 0;
     std::size_t bucket = 0;
     std::vector<Round> rounds;
-    Gather sums;         // exists only where every rank needs all sums (replicated)
+    Gather sums;         // exists only where every rank needs all sums (replicated, parallel.reduce)
     std::size_t at = 0;  // the round under way; after the last: summed
     bool started = false;
     // Where gradients take turns: what this rank owns, where its sum over micro-batches begins, and how many of a
@@ -108,6 +108,7 @@ class GradientReduce {
   std::vector<PartialGradient<Exec>> partial_;
   std::vector<Kokkos::View<float*, typename Exec::memory_space>> received_;  // the places
   std::unique_ptr<OwnedSums<Exec>> sums_;
+  bool to_all_;            // every rank needs all sums
   std::vector<int> turn_;  // by bucket: the place of its gradients; empty: one of its own
 };
 

@@ -77,6 +77,7 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
                      holders_of_experts(input.parallel, groups.ranks.grid.dp_rank)),
       drifts_(replicas_drift(input.parallel, input.optimizer)),
       updates_every_(input.updates_every),
+      exposed_(input.parallel.reduce == ParallelOptions::Reduce::all),
       watch_(exec) {
   SumStaging staging = common_staging(plan, input, stage.part());
   staging.cover(sum_staging(sums_of_updates(plan, input, stage.part(), groups.ranks.grid.dp_rank), stage.part()));
@@ -108,13 +109,12 @@ StageExchanges<Exec, T>::StageExchanges(const Exec& exec, const PlanInput& input
                                                  holders_of_experts(input.parallel, groups.ranks.grid.dp_rank)));
   }
   if (input.parallel.overlap_updates) {
-    typename LayerUpdates<Exec, T>::Exchanges exchanges;
+    typename BucketUpdates<Exec, T>::Exchanges exchanges;
     exchanges.reduces = {&reduce_, &expert_reduce_};
     exchanges.gathers = {&gather_, &expert_gather_};
-    exchanges.ranks = groups.ranks.grid.dp_group.get();
     exchanges.complete = [this] { complete(); };
     exchanges.trace = trace;
-    layers_ = std::make_unique<LayerUpdates<Exec, T>>(exec, plan, buckets_, stage, exchanges);
+    early_ = std::make_unique<BucketUpdates<Exec, T>>(exec, plan, buckets_, stage, exchanges);
   }
   if (drifts_) start_coherence(input);
   if (updates_every_ > 0) start_meter(input);
@@ -224,7 +224,11 @@ void StageExchanges<Exec, T>::update(std::int64_t t, double factor, double gradi
   }
   make_equal(Replicas::due);
   const double called = seconds_since(begin);
-  if (start_gather() && !is_host<Exec>) called_seconds_ = called;
+  const bool ordered = start_gather();
+  if (ordered && !is_host<Exec>) called_seconds_ = called;
+  if (!exposed_) return;
+  finish_gather();
+  exposed_seconds_ += gather_.take_wait_seconds() + expert_gather_.take_wait_seconds();
 }
 
 template <class Exec, class T>
@@ -277,7 +281,7 @@ void StageExchanges<Exec, T>::count_last_update() {
 template <class Exec, class T>
 void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double gradient_scale) {
   Optimizer<Exec, T>& optimizer = stage_.optimizer();
-  if (measures(t) && !layers_) meter_->before(exec_);
+  if (measures(t) && !early_) meter_->before(exec_);
   if (QkClip<Exec, T>* clip = stage_.qk_clip()) {
     std::vector<double>& scores = clip->take();
     groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
@@ -288,10 +292,7 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
   }
   {
     const TraceSpan span(trace_, "matrices");
-    if (layers_)
-      layers_->run_rest(t, factor, gradient_scale);
-    else
-      optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
+    if (!early_) optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
   }
   homes_.update(optimizer, t, factor, gradient_scale, trace_);
   if (shares_) shares_->update(optimizer, t, factor, gradient_scale, trace_);
@@ -305,9 +306,9 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
 }
 
 template <class Exec, class T>
-double StageExchanges<Exec, T>::update_layers(std::int64_t t, double factor, double clip_norm) {
+double StageExchanges<Exec, T>::update_matrices(std::int64_t t, double factor, double clip_norm) {
   if (measures(t)) meter_->before(exec_);
-  return layers_->run(t, factor, clip_norm);
+  return early_->run(t, factor, clip_norm);
 }
 
 // All data-parallel ranks have other tokens, whichever experts they hold.
@@ -417,7 +418,7 @@ std::vector<UpdateRecord> StageExchanges<Exec, T>::update_records(std::int64_t m
   for (std::size_t i = 0; i < measures_.size(); ++i)
     for (UpdateRecord& record : records)
       if (record.tensor == meter_->name(i)) add_measure(record.measure, measures_[i]);
-  for (UpdateRecord& record : records) record.due = layers_ ? layers_->updates_of(record.tensor, made) : made;
+  for (UpdateRecord& record : records) record.due = early_ ? early_->updates_of(record.tensor, made) : made;
   return records;
 }
 
@@ -435,9 +436,10 @@ template <class Exec, class T>
 StageSeconds StageExchanges<Exec, T>::take_seconds() {
   double gather = gather_.take_wait_seconds() + expert_gather_.take_wait_seconds();
   for (auto& turns : turns_) gather += turns->take_wait_seconds();
-  return {gather, std::exchange(reduce_seconds_, 0.0),
-          homes_.take_wait_seconds() + (shares_ ? shares_->take_wait_seconds() : 0),
-          std::exchange(update_seconds_, 0.0)};
+  return {
+      gather, std::exchange(reduce_seconds_, 0.0),
+      homes_.take_wait_seconds() + (shares_ ? shares_->take_wait_seconds() : 0) + std::exchange(exposed_seconds_, 0.0),
+      std::exchange(update_seconds_, 0.0)};
 }
 
 template <class Exec, class T>

@@ -16,8 +16,8 @@
 #include "kernels/blas/stopwatch.hpp"
 #include "parallel/comm/trace.hpp"
 #include "parallel/stage/block_gather.hpp"
+#include "parallel/stage/bucket_updates.hpp"
 #include "parallel/stage/coherence.hpp"
-#include "parallel/stage/layer_updates.hpp"
 #include "parallel/stage/matrix_homes.hpp"
 #include "parallel/stage/owner_exchange.hpp"
 #include "parallel/stage/stage_shares.hpp"
@@ -55,7 +55,7 @@ class StageExchanges {
   void update(std::int64_t t, double factor, double gradient_scale);
   // With parallel.overlap_updates, called before finish_gradients: see PipelineStage. update() then leaves out what
   // this has updated.
-  double update_layers(std::int64_t t, double factor, double clip_norm);
+  double update_matrices(std::int64_t t, double factor, double clip_norm);
   void sum_loads(std::int64_t minibatch);  // completes the loads of experts, before the update or in its place
   void follow_weights(std::int64_t t) {    // called after update t, withheld or not
     if (lookahead_) lookahead_->end(exec_, t);
@@ -124,7 +124,7 @@ class StageExchanges {
   MatrixHomes<Exec, T> homes_;
   std::unique_ptr<StageShares<Exec, T>> shares_;   // null: parallel.partition is not "groups", or one rank
   std::unique_ptr<ShardedMuon<Exec, T>> sharded_;  // null: no matrix is updated in shards
-  std::unique_ptr<LayerUpdates<Exec, T>> layers_;  // null: nothing is updated before all gradients are there
+  std::unique_ptr<BucketUpdates<Exec, T>> early_;  // null: nothing is updated before all gradients are there
   std::unique_ptr<WeightEma<Exec>> ema_;           // null: train.ema_tau = 0
   std::unique_ptr<Lookahead<Exec>> lookahead_;     // null: train.lookahead.factor = 0
   GradientReduce<Exec> reduce_;
@@ -143,7 +143,8 @@ class StageExchanges {
   std::vector<double> sums_, shard_squares_;
   double largest_score_ = -std::numeric_limits<double>::infinity();
   LargestLoad largest_load_;
-  double reduce_seconds_ = 0, update_seconds_ = 0;
+  bool exposed_;  // an update ends when all weights are there (parallel.reduce = "all")
+  double reduce_seconds_ = 0, update_seconds_ = 0, exposed_seconds_ = 0;
   Stopwatch<Exec> watch_;      // times the last update on the device
   double called_seconds_ = 0;  // seconds of its call; 0: the update was waited for
 };

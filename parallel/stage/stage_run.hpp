@@ -27,8 +27,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void forward(std::int64_t micro) override;
   void backward(std::int64_t micro, double gradient_scale) override;
   void backward_weight(std::int64_t micro) override;
-  double update_layers(std::int64_t t, double factor, double clip_norm) override {
-    return exchanges_.update_layers(t, factor * correction_.rate(t), clip_norm);
+  double update_matrices(std::int64_t t, double factor, double clip_norm) override {
+    return exchanges_.update_matrices(t, factor * correction_.rate(t), clip_norm);
   }
   void finish_gradients() override;
   std::span<const double> sum(std::span<double> losses) override { return exchanges_.sum(losses, share_, updates_); }

@@ -6,30 +6,16 @@
 
 #include "core/memory/pager.hpp"
 #include "core/optimizer/gradient_norm.hpp"
-#include "parallel/plan/layer_groups.hpp"
 
 namespace sestina {
 namespace {
 
-// Returns the sum of the squares of tensors that are clipped with no layer.
+// Returns the sum of the squares of what elementwise rules update.
 double rest_of(const StagePlan& plan, std::span<const double> squares) {
   double rest = 0;
   for (std::size_t i = 0; i < plan.specs.size(); ++i)
-    if (!is_updated_by_layer(plan, i)) rest += squares[i];
+    if (!plan.is_matrix(static_cast<int>(i))) rest += squares[i];
   return rest;
-}
-
-// Fills in the factor of each tensor of a stage from their squares, and the sum of the rest's.
-void clip_by_layer(const StagePlan& plan, std::span<const double> squares, double rest, double clip,
-                   std::span<double> scales) {
-  const double of_rest = clip_scale(std::sqrt(rest), clip);
-  for (std::size_t begin = 0, end = 0; begin < plan.specs.size(); begin = end) {
-    double layer = 0;
-    for (; end < plan.specs.size() && plan.specs[end].layer == plan.specs[begin].layer; ++end)
-      if (is_updated_by_layer(plan, end)) layer += squares[end];
-    const double of_layer = clip_scale(std::sqrt(layer), clip);
-    for (std::size_t i = begin; i < end; ++i) scales[i] = is_updated_by_layer(plan, i) ? of_layer : of_rest;
-  }
 }
 
 }  // namespace
@@ -49,7 +35,7 @@ Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const
   }
   first_micro_ += pipe_.micros;
   clock_.end(Phase::forward_backward);
-  if (overlaps_) update_layers();
+  if (overlaps_) update_matrices();
   if (!updates_in_passes_)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
@@ -159,10 +145,10 @@ void Executor::forward(const Action& action, Batches& batches) {
 }
 
 // Waits of a lone rank are those for its passes.
-void Executor::update_layers() {
+void Executor::update_matrices() {
   const double clip = clip_norm_at(plan_.input.model.linear, plan_.input.train.clip_norm, t_);
   double seconds = 0;
-  for (auto& run : runs_) seconds += run->update_layers(t_, factor_, clip);
+  for (auto& run : runs_) seconds += run->update_matrices(t_, factor_, clip);
   const Phase waited = plan_.input.parallel.dp * plan_.pipe.ranks > 1 ? Phase::reduce : Phase::forward_backward;
   clock_.end(waited);
   clock_.move(waited, Phase::optimizer, seconds);
@@ -223,17 +209,18 @@ ClipScales Executor::clip_scales(const PipelineStage& run, double clip, std::opt
     for (std::size_t i = 0; i < specs.size(); ++i) clips_[i] = specs[i].is_projection() ? projections : rest;
     return {rest, std::span(clips_).first(specs.size())};
   }
-  if (scope == Scope::layer) {
+  if (scope == Scope::matrix) {
     const std::span<double> scales = std::span(clips_).first(specs.size());
     const auto squares = [&](int stage) { return std::span<const double>(whole_).subspan(first_tensor_[at(stage)]); };
     const int mine = run.place().number;
     double rest = 0;  // where no stage waits for others, that of its own
     for (int stage = 0; stage < plan_.pp; ++stage)
       if (stage == mine || !updates_in_passes_) rest += rest_of(plan_.stages[at(stage)], squares(stage));
-    clip_by_layer(run.plan(), squares(mine), rest, clip, scales);
-    if (overlaps_)  // matrices of layers have been updated
-      for (std::size_t i = 0; i < specs.size(); ++i)
-        if (is_updated_by_layer(run.plan(), i)) scales[i] = 1;
+    const double of_rest = clip_scale(std::sqrt(rest), clip);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const double of_matrix = overlaps_ ? 1 : clip_scale(std::sqrt(squares(mine)[i]), clip);  // 1: it is updated
+      scales[i] = run.plan().is_matrix(static_cast<int>(i)) ? of_matrix : of_rest;
+    }
     const bool clips = std::any_of(scales.begin(), scales.end(), [](double scale) { return scale != 1; });
     return {1, clips ? scales : std::span<double>()};
   }

@@ -65,10 +65,10 @@ class Executor : public Evaluator {
   void drain(std::int64_t updates);
   // Runs the passes of update number t, at a factor of the peak learning rates. interrupted is asked between
   // micro-batches on one rank with one stage; with parallel.overlap_updates instead once by all ranks, before the first
-  // layer is updated. Where it returns true the step is dropped.
+  // matrix is updated. Where it returns true the step is dropped.
   Passes backward(std::int64_t t, double factor, Batches&, const std::function<bool()>& interrupted = {});
   void update();    // called where backward() gave sums
-  void withdraw();  // called in its place: this update is not made, or only that of layers which had finite gradients
+  void withdraw();  // called in its place: this update is not made, or only that of matrices which had finite gradients
   // Tells all ranks of this step: sums where they are not known, and these parts of report(), which is filled in
   // before. Returns the steps of which all ranks have told, this one or that of lag() updates before; they are valid
   // until the next call. It is called once for each step, in the same order on all ranks.
@@ -114,7 +114,7 @@ class Executor : public Evaluator {
   bool is_in_segment(const StagePlace&, std::int64_t micro) const;
   bool load(const StagePlace&, std::int64_t micro, Batches&);
   void forward(const Action&, Batches&);
-  void update_layers();
+  void update_matrices();
   void sum_stage(PipelineStage&);
   void complete_sums();
   void compute_fresh();

@@ -109,10 +109,10 @@ class PipelineStage : public virtual ForwardStage {
   virtual void backward(std::int64_t micro, double gradient_scale) = 0;
   virtual void backward_weight(std::int64_t micro) = 0;
   // With parallel.overlap_updates: called after the last backward pass of update t and before what follows. Runs the
-  // update of each layer's matrices (parallel/stage/layer_updates.hpp) when their gradients are there, clipped at
-  // clip_norm (0: not), but for a layer whose gradients are not all finite; update() leaves these matrices out. Returns
-  // the seconds that updates took, without waits for gradients.
-  virtual double update_layers(std::int64_t t, double factor, double clip_norm) = 0;
+  // update of each matrix here (parallel/stage/bucket_updates.hpp) when its gradient is there, clipped at clip_norm (0:
+  // not), but for those whose gradients are not finite; update() leaves all of them out. Returns the seconds that
+  // updates took, without waits for gradients.
+  virtual double update_matrices(std::int64_t t, double factor, double clip_norm) = 0;
   // Called after the last backward pass of an update: completes gradients where they are owned.
   virtual void finish_gradients() = 0;
   // Called after that: returns sums of squares by tensor of the whole stage, and after them the flag of weights that

@@ -1,7 +1,7 @@
 """The sweeps of Canzona's figures on ranks that feel distance (hub.py), by hand: who owns which matrix, alpha of balanced
-cuts, what fused exchanges of tensor-parallel ranks save; one table for each, in Markdown.
+cuts, what fused exchanges of tensor-parallel ranks save, what updates under waits do; one table for each, in Markdown.
 
-    python3 regression/nodes/far_ranks.py --program build/bin/sestina [--rate-gbit 1] [--delay-ms 1] [--only partitions alpha fusing]
+    python3 regression/nodes/far_ranks.py --program build/bin/sestina [--rate-gbit 1] [--delay-ms 1] [--only partitions alpha fusing overlap]
 
 Standard library alone (Python 3.11), for root. A row is the median update of its rounds, the first three of each left out."""
 
@@ -21,6 +21,7 @@ schedule = {{lr = 1e-3}}
 metrics = {{every = 1}}
 """
 COLUMNS = ("step_s", "forward_backward_s", "reduce_s", "optimizer_s", "gather_s")
+SWEEPS = ["partitions", "alpha", "fusing", "overlap"]
 PARTITIONS = ("replicated", "layerwise", "start-index", "balanced", "optimal", "groups")
 
 
@@ -36,6 +37,13 @@ def cells(name, ranks):
     if name == "alpha":
         return [(f"alpha {alpha}", [*dp, muon, "parallel.partition=balanced", f"parallel.alpha={alpha}"]) for alpha in (0, 0.25, 0.5, 0.75, 1)] + [
             (f"cost = {cost}", [*dp, muon, "parallel.partition=balanced", f"parallel.cost={cost}"]) for cost in ("elements", "flops")]
+    if name == "overlap":
+        stages = [f"parallel.pp={ranks}", "parallel.dp=1", "train.global_batch=8", "train.micro_batch=1"]
+        soap = ["optimizer.kind=soap", "optimizer.refresh.every=5"]
+        layouts = [("muon, data parallel", [*dp, muon]), ("soap, data parallel", [*dp, *soap]), ("muon, 1F1B", [*stages, muon])]
+        ways = [("at the end", "overlap_updates=false"), ("as gradients come", "overlap_updates=true")]
+        rows = [("muon, data parallel, layer-wise baseline", [*dp, muon, "parallel.partition=layerwise", "parallel.clip_scope=matrix", "parallel.reduce=all"])]
+        return rows + [(f"{label}, {way}", [*keys, "parallel.clip_scope=matrix", f"parallel.{key}"]) for label, keys in layouts for way, key in ways]
     sizes = [("one matrix at a time", 1), ("256 KiB", 1 << 18), ("1 MiB", 1 << 20), ("4 MiB", 1 << 22), ("all at once", 1 << 28)]
     rows = [(f"home, {label}", [*tp, muon, f"parallel.micro_group_bytes={size}"]) for label, size in sizes]
     return rows + [(way, [*tp, muon, f"parallel.tp_update={way}"]) for way in ("duplicated", "distributed")]
@@ -49,7 +57,7 @@ def main():
     parser.add_argument("--delay-ms", type=float, default=1)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", nargs="+", default=["partitions", "alpha", "fusing"], choices=["partitions", "alpha", "fusing"])
+    parser.add_argument("--only", nargs="+", default=SWEEPS, choices=SWEEPS)
     parser.add_argument("--rows", help="only rows whose label has this in it")
     asked = parser.parse_args()
     hub = Hub(asked.ranks, asked.delay_ms / 1e3, asked.rate_gbit * 1e9 / 8)

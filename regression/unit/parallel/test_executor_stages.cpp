@@ -34,8 +34,8 @@ class NotedStage final : public PipelineStage {
   void forward(std::int64_t micro) override { note("forward {}", micro); }
   void backward(std::int64_t micro, double) override { note("backward {}", micro); }
   void backward_weight(std::int64_t micro) override { note("backward weight {}", micro); }
-  double update_layers(std::int64_t t, double factor, double clip) override {
-    note("layers {} at {} within {}", t, factor, clip);
+  double update_matrices(std::int64_t t, double factor, double clip) override {
+    note("matrices {} at {} within {}", t, factor, clip);
     return 0;
   }
   void finish_gradients() override { note("finish gradients"); }
@@ -195,11 +195,11 @@ TEST(ExecutorStages, TwoStagesOfOneRankRunOneForwardOneBackward) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(run.stage(i).scales.all, 1.0 / 5, 1e-6);
 }
 
-// Layers are updated once all ranks have been asked whether the step is dropped.
-TEST(ExecutorStages, LayersAreUpdatedBeforeTheSums) {
+// Matrices are updated once all ranks have been asked whether the step is dropped.
+TEST(ExecutorStages, MatricesAreUpdatedBeforeTheSums) {
   Options options = options_of(1, ParallelOptions::Schedule::one_f_one_b);
   options.parallel.overlap_updates = true;
-  options.parallel.clip_scope = ParallelOptions::ClipScope::layer;
+  options.parallel.clip_scope = ParallelOptions::ClipScope::matrix;
   NotedRun run(options);
   int asked = 0;
   bool drops = false;
@@ -209,12 +209,12 @@ TEST(ExecutorStages, LayersAreUpdatedBeforeTheSums) {
   Calls calls = run.stages.take();
   ASSERT_GE(calls.size(), 3u);
   EXPECT_EQ(Calls(calls.end() - 3, calls.end()),
-            (Calls{"0: layers 1 at 0.5 within 1", "0: finish gradients", "0: sum"}));
+            (Calls{"0: matrices 1 at 0.5 within 1", "0: finish gradients", "0: sum"}));
   run.executor.update();
   run.stages.take();
   drops = true;
   EXPECT_TRUE(run.executor.backward(2, 0.5, run.batches, interrupted).dropped);
-  for (const std::string& call : run.stages.take()) EXPECT_EQ(call.find("layers"), std::string::npos) << call;
+  for (const std::string& call : run.stages.take()) EXPECT_EQ(call.find("matrices"), std::string::npos) << call;
 }
 
 // In an asynchronous pipeline a stage updates in the passes, by itself; one whose gradient is not finite keeps its

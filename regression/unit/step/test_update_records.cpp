@@ -131,8 +131,8 @@ class ForgetfulStage final : public PipelineStage {
   void forward(std::int64_t micro) override { stage_->forward(micro); }
   void backward(std::int64_t micro, double scale) override { stage_->backward(micro, scale); }
   void backward_weight(std::int64_t micro) override { stage_->backward_weight(micro); }
-  double update_layers(std::int64_t t, double factor, double clip) override {
-    return stage_->update_layers(t, factor, clip);
+  double update_matrices(std::int64_t t, double factor, double clip) override {
+    return stage_->update_matrices(t, factor, clip);
   }
   void finish_gradients() override { stage_->finish_gradients(); }
   std::span<const double> sum(std::span<double> losses) override { return stage_->sum(losses); }
