@@ -57,6 +57,7 @@ class BucketUpdates {
   void find_matrices(const StagePlan&);
   void update(Bucket&, std::int64_t t, double factor, double clip_norm);
   void move_on();
+  GradientReduce<Exec>& reduce_of(const Bucket& bucket) { return *exchanges_.reduces[bucket.of_experts ? 1 : 0]; }
 
   Exec exec_;
   Stage<Exec, T>& stage_;
@@ -103,7 +104,8 @@ double BucketUpdates<Exec, T>::run(std::int64_t t, double factor, double clip_no
   double seconds = 0;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    exchanges_.reduces[bucket.of_experts ? 1 : 0]->finish_bucket(bucket.own_number);
+    reduce_of(bucket).finish_bucket(bucket.own_number);
+    if (i + 1 < buckets_.size()) reduce_of(buckets_[i + 1]).start_last_round(buckets_[i + 1].own_number);
     if (!bucket.tensors.empty()) {
       exchanges_.complete();
       stage_.norm().take(exec_, i + 1);

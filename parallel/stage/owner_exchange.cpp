@@ -208,6 +208,14 @@ void GradientReduce<Exec>::test() {
 }
 
 template <class Exec>
+void GradientReduce<Exec>::start_last_round(std::size_t bucket) {
+  for (std::size_t number = 0; number < chunks_.size(); ++number) {
+    const Chunk& chunk = chunks_[number];
+    while (chunk.bucket == bucket && chunk.under_way() && chunk.at + 1 < chunk.rounds.size()) advance(number);
+  }
+}
+
+template <class Exec>
 void GradientReduce<Exec>::finish_bucket(std::size_t bucket) {
   for (std::size_t number = 0; number < chunks_.size(); ++number) {
     Chunk& chunk = chunks_[number];

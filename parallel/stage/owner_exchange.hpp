@@ -58,6 +58,8 @@ class GradientReduce {
   // Called after the last backward pass, in the same order on all ranks: returns when this rank has the sums of what it
   // owns of a bucket.
   void finish_bucket(std::size_t bucket);
+  // Called in the same way, before that: lets the last round of a bucket begin.
+  void start_last_round(std::size_t bucket);
   void test();  // moves messages on
   // Returns when this rank has the sums of all that it owns.
   void finish();
