@@ -79,6 +79,17 @@ def deep(method, layers):
     return cell(method, 2, f"K{layers}", f", {layers} blocks in {layers} stages", size, own="")
 
 
+def of_32_blocks(method, stages):
+    """The delays of so many stages, at the rate that is best with the most; and without delay, at its own."""
+    free = stages == 1
+    size = ("model.num_hidden_layers=32", f"parallel.pp={stages}")
+    return cell(method, 1, f"32K{stages}", f", {stages} stage{'s' * (not free)}", size, own=f"{method}_32K1_d1",
+                rate_of="" if free or stages == 32 else f"{method}_32K32_d1")
+
+
+P32_STAGES = (1, 2, 4, 8, 16, 32)
+p32 = [of_32_blocks(method, stages) for stages in (1, 32, 8, 2, 16, 4) for method in ("adamw", "br-2nd-bi")]
+p32_rows = [of_32_blocks(method, stages) for method in ("adamw", "br-2nd-bi") for stages in P32_STAGES]
 b5 = [deep(method, layers) for layers in (4, 8, 12) for method in ("adamw", "br-2nd-bi")]
 corrections = [corrected("adamw", "pipedream-lr", "PipeDream-LR until half of the run", "parallel.correction_steps=750",
                          tag="pipedream-lr-long"),
@@ -123,6 +134,11 @@ B5_CLAIMS = (
           gaps(("adamw_K4_d2", None), ("adamw_K12_d2", None)), "loss"),
     chain("basis rotation: 12 blocks in 12 stages < 4 in 4 (deeper is better)",
           gaps(("br-2nd-bi_K12_d2", None), ("br-2nd-bi_K4_d2", None)), "loss"))
+P32_CLAIMS = (
+    chain("plain AdamW: final loss grows with the stages: 2 < 8 < 32",
+          gaps(*((f"adamw_32K{stages}_d1", None) for stages in (2, 8, 32))), "loss"),
+    chain("loss added by 32 stages: basis rotation < AdamW",
+          gaps(("br-2nd-bi_32K32_d1", "br-2nd-bi_32K1_d1"), ("adamw_32K32_d1", "adamw_32K1_d1")), "loss"))
 B7_CLAIMS = (
     chain("loss added by the delay: Muon < AdamW", gaps(("muon_d4", "muon_d0"), ("adamw_d4", "adamw_d0")), "loss"),
     chain("Muon with weight prediction < Muon", gaps(("muon_prediction_d4", None), ("muon_d4", None)), "loss"),
@@ -137,6 +153,8 @@ EXPERIMENTS = {
     "B4": Experiment("B4: refresh budgets", tuple(b4), claims=B4_CLAIMS),
     "B3": Experiment("B3: without a stash", tuple(b3), rows=("adamw_d4", "br-2nd-bi_d4", *b3), claims=B3_CLAIMS),
     "B5": Experiment("B5: deeper models in more stages", tuple(b5), claims=B5_CLAIMS),
+    "P32": Experiment("P32: 1 to 32 stages of 32 blocks", tuple(p32), rows=tuple(p32_rows), claims=P32_CLAIMS,
+                      baseline="adamw_32K1_d1", baseline_label="plain AdamW in one stage", steps=3000),
     "corrections": Experiment("Corrections for delay", tuple(corrections),
                               rows=("adamw_d0", "adamw_d4", "adamw_pipedream-lr_d4", *corrections)),
     "release": Experiment("Basis rotation as released", tuple(release),
