@@ -1,6 +1,6 @@
 #include "core/model/experts.hpp"
 
-#include <bit>
+#include <algorithm>
 
 #include "core/model/linear.hpp"
 #include "kernels/model/activation.hpp"
@@ -45,30 +45,92 @@ void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
   for (std::size_t e = 0; e < a.load.size(); ++e) a.load(e) += rows.sent[e];
 }
 
-// Returns how many of so many rows a product takes at once. On a host each product is prepared when its shape is first
-// seen: with powers of two few shapes are ever seen, whatever the router chooses.
+// The rows of the experts that are here, which lie one expert after the other.
 template <class Exec>
-std::int64_t rows_at_once(std::int64_t rows) {
-  return is_host<Exec> ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows))) : rows;
+class RowsInTurn {
+ public:
+  RowsInTurn(const Context<Exec>& context, const ExpertRows& rows)
+      : rows_(rows), sources_(static_cast<std::size_t>(context.experts ? context.experts->size() : 1)) {}
+  // Moves to the rows of the next expert.
+  void next() {
+    begin_ = end_;
+    for (std::size_t source = 0; source < sources_; ++source) end_ += rows_.received[at_++];
+  }
+  template <class View>
+  View of(const View& all) const {
+    return row_range(all, begin_, end_);
+  }
+
+ private:
+  const ExpertRows& rows_;
+  std::size_t sources_, at_ = 0;
+  std::int64_t begin_ = 0, end_ = 0;
+};
+
+// Which of the two layers of an expert is meant, and the same of its gradients.
+template <class Views>
+using ExpertLayer = typename Views::Linear Views::Layer::Expert::*;
+
+// Computes y = x W^T of each expert's rows, all in one group of products (dense, without biases, as experts are).
+template <class Exec, class T>
+void forward_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
+                        ExpertLayer<Weights<Exec, T>> layer, const Matrix<const T, Exec>& x, const Matrix<T, Exec>& y) {
+  RowsInTurn<Exec> rows(context, all);
+  if (std::is_same_v<Exec, Host> && context.thin) {
+    for (const auto& expert : w.experts) {
+      rows.next();
+      if (rows.of(x).extent(0) > 0) forward_product<Exec, T>(context, (expert.*layer).weight, rows.of(x), rows.of(y));
+    }
+    return;
+  }
+  context.gemm.template grouped<T, T>(w.experts.size(), Op::none, Op::transpose, 1, 0, [&](std::size_t i) {
+    rows.next();
+    return GroupOperands<T, T, Exec>{rows.of(x), (w.experts[i].*layer).weight, rows.of(y)};
+  });
 }
 
-// Calls body(number, begin, end, first) for each expert that is here and for each part of its rows; once with an empty
-// part where it has none.
-template <class Exec, class Body>
-void for_experts(const Context<Exec>& context, const ExpertRows& rows, const Body& body) {
-  const auto sources = static_cast<std::size_t>(context.experts ? context.experts->size() : 1);
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i * sources < rows.received.size(); ++i) {
-    std::int64_t end = begin;
-    for (std::size_t source = 0; source < sources; ++source) end += rows.received[i * sources + source];
-    bool first = true;
-    do {
-      const std::int64_t next = begin + rows_at_once<Exec>(end - begin);
-      body(i, begin, next, first);
-      first = false;
-      begin = next;
-    } while (begin < end);
-  }
+// Computes dx = dy W of each expert's rows, all in one group.
+template <class Exec, class T>
+void backward_input_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
+                               ExpertLayer<Weights<Exec, T>> layer, const Matrix<const T, Exec>& dy,
+                               const Matrix<T, Exec>& dx) {
+  RowsInTurn<Exec> rows(context, all);
+  context.gemm.template grouped<T, T>(w.experts.size(), Op::none, Op::none, 1, 0, [&](std::size_t i) {
+    rows.next();
+    return GroupOperands<T, T, Exec>{rows.of(dy), (w.experts[i].*layer).weight, rows.of(dx)};
+  });
+}
+
+// Sets, or adds to, the gradients dy^T x of each expert's weights, all in one group; gate and up may lie apart.
+template <class Exec, class T>
+void backward_weight_of_experts(Context<Exec>& context, const ExpertRows& all,
+                                const typename Gradients<Exec, T>::Layer& g, ExpertLayer<Gradients<Exec, T>> layer,
+                                const Matrix<const T, Exec>& dy, const Matrix<const T, Exec>& x, bool accumulate) {
+  using A = Acc<T>;
+  const auto parts_of = [&](std::size_t expert) { return std::max(1, (g.experts[expert].*layer).parts); };
+  std::size_t products = 0;
+  for (std::size_t expert = 0; expert < g.experts.size(); ++expert)
+    products += static_cast<std::size_t>(parts_of(expert));
+  RowsInTurn<Exec> rows(context, all);
+  std::size_t expert = 0;
+  int part = 0;
+  std::int64_t column = 0;
+  const auto next = [&](std::size_t) {
+    if (part == 0) {
+      rows.next();
+      column = 0;
+    }
+    const auto& own = g.experts[expert].*layer;
+    const Matrix<A, Exec>& to = own.parts == 0 ? own.weight : own.part[static_cast<std::size_t>(part)];
+    const std::int64_t begin = column;
+    column += static_cast<std::int64_t>(to.extent(0));
+    if (++part == parts_of(expert)) {
+      part = 0;
+      ++expert;
+    }
+    return GroupOperands<T, A, Exec>{columns(rows.of(dy), begin, column), rows.of(x), to};
+  };
+  context.gemm.template grouped<T, A>(products, Op::transpose, Op::none, 1, accumulate ? 1 : 0, next);
 }
 
 // Returns rows (R, width) of this rank's tokens as rows (R', width) of its experts: themselves where all are here, else
@@ -135,11 +197,7 @@ void experts_forward_up(Context<Exec>& context, const typename Weights<Exec, T>:
   auto frame = context.workspace.frame();
   const Matrix<T, Exec> rows = tokens_to_experts<Exec, T>(context, a, x);
   arrive(context, shared);
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
-    if (begin < end)
-      linear_forward<Exec, T>(context, w.experts[i].up, row_range(rows, begin, end),
-                              row_range(a.expert_up, begin, end));
-  });
+  forward_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::up, rows, a.expert_up);
 }
 
 template <class Exec, class T>
@@ -151,10 +209,7 @@ void experts_forward_down(Context<Exec>& context, const typename Weights<Exec, T
   const Matrix<T, Exec> inner = context.workspace.template take<T>(here, a.expert_up.extent(1) / 2);
   const Matrix<T, Exec> out = context.workspace.template take<T>(here, branch.extent(1));
   swiglu<Exec, T>(context.exec, row_range(a.expert_up, 0, a.rows->here()), inner);
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
-    if (begin < end)
-      linear_forward<Exec, T>(context, w.experts[i].down, row_range(inner, begin, end), row_range(out, begin, end));
-  });
+  forward_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::down, inner, out);
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, branch.extent(1)) : Matrix<T, Exec>();
   const Matrix<T, Exec> rows = send_back<Exec, T>(context, *a.rows, out, back);
   arrive(context, shared);
@@ -180,11 +235,7 @@ Matrix<Acc<T>, Exec> backward_to_expert_up(Context<Exec>& context, const typenam
     send<Exec, T>(context, *a.rows, rows, d.rows);
     arrive(context, shared);
   }
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
-    if (begin < end)
-      linear_backward_input<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
-                                     row_range(d.inner, begin, end));
-  });
+  backward_input_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::down, d.rows, d.inner);
   weighted_swiglu_backward<Exec, T>(context.exec, d.inner, row_range(a.expert_up, 0, a.rows->here()),
                                     Vector<A, Exec>(weight.data(), weight.size()));
   return send_back<Exec, A>(context, *a.rows, weight, sorted);
@@ -214,11 +265,7 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
   auto frame = context.workspace.frame();
   const Matrix<Acc<T>, Exec> d_weight = backward_to_expert_up<Exec, T>(context, w, a, d_out, shared.to_up, d);
   const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool) {
-    if (begin < end)
-      linear_backward_input<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
-                                     row_range(rows, begin, end));
-  });
+  backward_input_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::up, a.expert_up, rows);
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, d_in.extent(1)) : Matrix<T, Exec>();
   const Matrix<T, Exec> of_tokens = send_back<Exec, T>(context, *a.rows, rows, back);
   arrive(context, shared.to_input);
@@ -245,13 +292,9 @@ void experts_backward_weight(Context<Exec>& context, const typename Weights<Exec
     if (shared) shared();
   };
   arrive(context, std::ref(while_they_travel));
-  for_experts(context, *a.rows, [&](std::size_t i, std::int64_t begin, std::int64_t end, bool first) {
-    const bool adds = accumulate || !first;
-    linear_backward_weight<Exec, T>(context, w.experts[i].down, row_range(d.rows, begin, end),
-                                    row_range(d.inner, begin, end), adds, g.experts[i].down);
-    linear_backward_weight<Exec, T>(context, w.experts[i].up, row_range(a.expert_up, begin, end),
-                                    row_range(rows, begin, end), adds, g.experts[i].up);
-  });
+  using Expert = typename Gradients<Exec, T>::Layer::Expert;
+  backward_weight_of_experts<Exec, T>(context, *a.rows, g, &Expert::down, d.rows, d.inner, accumulate);
+  backward_weight_of_experts<Exec, T>(context, *a.rows, g, &Expert::up, a.expert_up, rows, accumulate);
 }
 
 #define SESTINA_EXPERTS(Exec, T)                                                                                     \

@@ -1,8 +1,9 @@
 // The mixture of experts in the place of a block's MLP, as Qwen3-MoE and Mixtral have it: a router chooses k of E
 // experts for each of N tokens, each expert is a SwiGLU of width W, and a token's output is the sum of its experts'
 // times their weights, in the order of the choices. No token is dropped: rows are sorted by expert
-// (kernels/model/token_sort.hpp), R = N k of them, and each expert takes its rows in one product (on a host in a few,
-// of which each has a power of two of rows); gate and up are one.
+// (kernels/model/token_sort.hpp), R = N k of them, and each expert takes its rows in one product; gate and up are one.
+// The products of all experts are one group (Gemm::grouped): for a device two calls forward and four backward, however
+// many experts there are (in bf16 gradients of weights, summed in fp32, are one call each).
 //
 // Where context.experts is set, experts lie on the ranks of its group, of which each has its tokens and, in R' rows
 // sorted by own expert and source rank, those for its experts. The host needs the counts: each forward pass of a layer

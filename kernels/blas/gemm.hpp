@@ -18,6 +18,13 @@ std::int64_t leading_dimension(const View& x) {
   return static_cast<std::int64_t>(std::max<std::size_t>({x.stride(0), x.extent(1), 1}));
 }
 
+// The operands of one of several products whose sizes differ (Gemm::grouped).
+template <class TA, class TC, class Exec>
+struct GroupOperands {
+  Matrix<const TA, Exec> a, b;
+  Matrix<TC, Exec> c;
+};
+
 // Caches what a vendor library needs per shape (oneDNN primitives and their scratchpad, a cuBLAS handle), so that a
 // product of a shape seen before allocates nothing. One object per execution-space instance; not thread-safe.
 // Exec: Host, Serial (one thread, so that many objects can work side by side) or the device.
@@ -51,6 +58,20 @@ class Gemm {
   template <class TA, class TC>
   void batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const TA, Exec>& a, const MatrixList<const TA, Exec>& b,
              Acc<TA> beta, const MatrixList<TC, Exec>& c);
+
+  // Computes products whose sizes differ: C_i = alpha op_a(A_i) op_b(B_i) + beta C_i for the `count` operands that
+  // each(i) returns, which is called once for each i, in order. None writes what another one reads or writes. Where k
+  // is 0, C_i becomes beta C_i. Shapes and types as above. A device's library takes them all in one call (cuBLAS; bf16
+  // into float one by one, which it does not know). A host computes as many as fill its threads side by side, each on
+  // one thread, and takes the rows of A, on which its libraries prepare products, in powers of two: a few shapes serve
+  // all. With fixed tiles the bits of a product are the same in any group.
+  template <class TA, class TC, class Each>
+  void grouped(std::size_t count, Op op_a, Op op_b, Acc<TA> alpha, Acc<TA> beta, const Each& each) {
+    run_group<TA, TC>(
+        count, op_a, op_b, alpha, beta,
+        [](const void* it, std::size_t i) -> GroupOperands<TA, TC, Exec> { return (*static_cast<const Each*>(it))(i); },
+        &each);
+  }
 
   // Calls body(products, item, lane) for each of `items`, host only: as many threads as there are run them at the same
   // time, each with products of its own that take one thread. A lane is a number below lanes() and below `items`; one
@@ -94,6 +115,13 @@ class Gemm {
   Count take_count();
 
  private:
+  template <class>
+  friend class Gemm;  // of a host: products of one thread
+  template <class TA, class TC>
+  using EachOperands = GroupOperands<TA, TC, Exec> (*)(const void*, std::size_t i);
+  template <class TA, class TC>
+  void run_group(std::size_t count, Op op_a, Op op_b, Acc<TA> alpha, Acc<TA> beta, EachOperands<TA, TC>,
+                 const void* each);
   using LaneBody = void (*)(const void*, Gemm<Serial>&, std::size_t item, std::size_t lane);
   void run_lanes(std::size_t items, LaneBody, const void* body) requires is_host<Exec>;
 

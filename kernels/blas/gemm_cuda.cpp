@@ -3,45 +3,17 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <memory>
 #include <utility>
+#include <vector>
 
-#include "kernels/base/error.hpp"
-#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/gemm_group_cuda.hpp"
 
 namespace sestina {
-namespace {
 
-void check(cublasStatus_t status, const char* what) {
-  SESTINA_REQUIRE(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {}: {}", what, cublasGetStatusString(status));
-}
-
-template <class T>
-constexpr cudaDataType_t data_type() {
-  if constexpr (std::is_same_v<T, double>) return CUDA_R_64F;
-  if constexpr (std::is_same_v<T, float>) return CUDA_R_32F;
-  return CUDA_R_16BF;
-}
-
-// Returns the type of the sums: fp32 (fp64 for double) whatever the inputs are, which are rounded to TF32 only where
-// that is asked for.
-template <class T>
-constexpr cublasComputeType_t compute_type(bool deterministic, bool tf32) {
-  if constexpr (std::is_same_v<T, double>) return deterministic ? CUBLAS_COMPUTE_64F_PEDANTIC : CUBLAS_COMPUTE_64F;
-  if (tf32 && std::is_same_v<T, float>) return CUBLAS_COMPUTE_32F_FAST_TF32;
-  return deterministic && std::is_same_v<T, float> ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
-}
-
-cublasOperation_t operation(Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; }
-
-template <class View>
-int int_leading(const View& x) {
-  const std::int64_t stride = leading_dimension(x);
-  SESTINA_REQUIRE(stride <= std::numeric_limits<int>::max(), "leading dimension {} exceeds an int", stride);
-  return static_cast<int>(stride);
-}
-
-}  // namespace
+using namespace cublas;
 
 template <>
 struct Gemm<Kokkos::Cuda>::State {
@@ -49,14 +21,15 @@ struct Gemm<Kokkos::Cuda>::State {
       : exec(exec),
         deterministic(deterministic),
         workspace(Kokkos::view_alloc(Kokkos::WithoutInitializing, "sestina::cublas"), workspace_bytes + alignment) {
-    check(cublasCreate(&handle), "creating a handle");
-    check(cublasSetStream(handle, exec.cuda_stream()), "setting the stream");
+    require_success(cublasCreate(&handle), "creating a handle");
+    require_success(cublasSetStream(handle, exec.cuda_stream()), "setting the stream");
     // With memory of ours cuBLAS allocates nothing later, and results repeat from run to run. It wants the alignment of
     // cudaMalloc, which a view does not have: Kokkos keeps a header before its data.
     const auto data = reinterpret_cast<std::uintptr_t>(workspace.data());
     void* const aligned = reinterpret_cast<void*>((data + alignment - 1) / alignment * alignment);
-    check(cublasSetWorkspace(handle, aligned, workspace_bytes), "setting the workspace");
-    check(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION), "setting the math mode");
+    require_success(cublasSetWorkspace(handle, aligned, workspace_bytes), "setting the workspace");
+    require_success(cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+                    "setting the math mode");
     for (cudaEvent_t* event : {&start, &stop}) {
       const cudaError_t error = cudaEventCreate(event);
       SESTINA_REQUIRE(error == cudaSuccess, "creating a CUDA event: {}", cudaGetErrorString(error));
@@ -79,6 +52,7 @@ struct Gemm<Kokkos::Cuda>::State {
   Kokkos::View<char*, Kokkos::CudaSpace> workspace;
   cublasHandle_t handle = nullptr;
   cudaEvent_t start = nullptr, stop = nullptr;
+  std::unique_ptr<Group> group;  // made when it is first needed
 
   void begin() { cudaEventRecord(start, exec.cuda_stream()); }
   void end() {
@@ -103,27 +77,22 @@ template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha,
                                Matrix<const TA, Kokkos::Cuda> a, Matrix<const TA, Kokkos::Cuda> b, Acc<TA> beta,
                                Matrix<TC, Kokkos::Cuda> c) {
-  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
-  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
-  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
-                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
-                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(std::max({m, n, k, count}) <= std::size_t(std::numeric_limits<int>::max()),
-                  "{} x {} x {} x {} exceeds an int", count, m, n, k);
+  const auto [m, n, k] = sizes_of<TA, TC>(op_a, op_b, a, b, c);
+  SESTINA_REQUIRE(count <= std::size_t(std::numeric_limits<int>::max()), "{} products exceed an int", count);
   if (m == 0 || n == 0 || count == 0) return;  // k = 0: cuBLAS scales C by beta
   state_->count.flops += 2.0 * double(count) * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
-  check(count == 1
-            ? cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
-                           data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a), &beta, c.data(),
-                           data_type<TC>(), int_leading(c), compute_type<TA>(state_->deterministic, state_->tf32),
-                           CUBLAS_GEMM_DEFAULT)
-            : cublasGemmStridedBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k),
-                                         &alpha, b.data(), data_type<TA>(), int_leading(b), (long long)(apart.b),
-                                         a.data(), data_type<TA>(), int_leading(a), (long long)(apart.a), &beta,
-                                         c.data(), data_type<TC>(), int_leading(c), (long long)(apart.c), int(count),
-                                         compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
-        "product");
+  require_success(
+      count == 1 ? cublasGemmEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
+                                b.data(), data_type<TA>(), int_leading(b), a.data(), data_type<TA>(), int_leading(a),
+                                &beta, c.data(), data_type<TC>(), int_leading(c),
+                                compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT)
+                 : cublasGemmStridedBatchedEx(
+                       state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha, b.data(),
+                       data_type<TA>(), int_leading(b), (long long)(apart.b), a.data(), data_type<TA>(), int_leading(a),
+                       (long long)(apart.a), &beta, c.data(), data_type<TC>(), int_leading(c), (long long)(apart.c),
+                       int(count), compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
+      "product");
   if (state_->timing) state_->end();
 }
 
@@ -152,13 +121,94 @@ void Gemm<Kokkos::Cuda>::batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList
   if (m == 0 || n == 0) return;
   state_->count.flops += 2.0 * double(c.count) * double(m) * double(n) * double(k);
   if (state_->timing) state_->begin();
-  check(cublasGemmBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
-                            reinterpret_cast<const void* const*>(b.in_space), data_type<TA>(), int_leading(b[0]),
-                            reinterpret_cast<const void* const*>(a.in_space), data_type<TA>(), int_leading(a[0]), &beta,
-                            reinterpret_cast<void* const*>(c.in_space), data_type<TC>(), int_leading(c[0]),
-                            int(c.count), compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
-        "products");
+  require_success(
+      cublasGemmBatchedEx(state_->handle, operation(op_b), operation(op_a), int(n), int(m), int(k), &alpha,
+                          reinterpret_cast<const void* const*>(b.in_space), data_type<TA>(), int_leading(b[0]),
+                          reinterpret_cast<const void* const*>(a.in_space), data_type<TA>(), int_leading(a[0]), &beta,
+                          reinterpret_cast<void* const*>(c.in_space), data_type<TC>(), int_leading(c[0]), int(c.count),
+                          compute_type<TA>(state_->deterministic, state_->tf32), CUBLAS_GEMM_DEFAULT),
+      "products");
   if (state_->timing) state_->end();
+}
+
+namespace {
+
+// Runs the products of a group and empties it. Those that round what they read want pointers and rows at multiples of
+// 16 bytes; without them products go one by one.
+template <class T>
+void run_products([[maybe_unused]] cublasHandle_t handle, [[maybe_unused]] const Kokkos::Cuda& exec,
+                  [[maybe_unused]] cublasComputeType_t type, [[maybe_unused]] Acc<T> alpha,
+                  [[maybe_unused]] Acc<T> beta, [[maybe_unused]] Group& g) {
+#if CUBLAS_VERSION >= 120500
+  const bool rounds = std::is_same_v<T, bf16> || type == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (g.count > 0 && !(rounds && g.bits % 16 != 0)) {
+    const Acc<T>*const alphas = g.factors(0, alpha), *const betas = g.factors(1, beta);
+    g.send(exec);
+    require_success(cublasGemmGroupedBatchedEx(handle, g.op_a.data(), g.op_b.data(), g.m.data(), g.n.data(), g.k.data(),
+                                               alphas, g.of(0), data_type<T>(), g.lda.data(), g.of(1), data_type<T>(),
+                                               g.ldb.data(), betas, const_cast<void* const*>(g.of(2)), data_type<T>(),
+                                               g.ldc.data(), int(g.count), g.size.data(), type),
+                    "group of products");
+  } else {
+    for (std::size_t i = 0; i < g.count; ++i)
+      require_success(cublasGemmEx(handle, g.op_a[i], g.op_b[i], g.m[i], g.n[i], g.k[i], &alpha, g.operand(0, i),
+                                   data_type<T>(), g.lda[i], g.operand(1, i), data_type<T>(), g.ldb[i], &beta,
+                                   g.operand(2, i), data_type<T>(), g.ldc[i], type, CUBLAS_GEMM_DEFAULT),
+                      "product of a group");
+  }
+  g.count = 0;
+  g.bits = 0;
+#endif
+}
+
+}  // namespace
+
+template <>
+template <class TA, class TC>
+void Gemm<Kokkos::Cuda>::run_group(std::size_t count, Op op_a, Op op_b, Acc<TA> alpha, Acc<TA> beta,
+                                   EachOperands<TA, TC> next, const void* each) {
+  State& s = *state_;
+  if constexpr (!has_groups<TA, TC>) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const GroupOperands<TA, TC, Kokkos::Cuda> x = next(each, i);
+      (*this).template operator()<TA, TC>(op_a, op_b, alpha, x.a, x.b, beta, x.c);
+    }
+  } else {
+    const auto run = [&] {
+      run_products<TA>(s.handle, s.exec, compute_type<TA>(s.deterministic, s.tf32), alpha, beta, *s.group);
+    };
+    if (s.group == nullptr) s.group = std::make_unique<Group>();
+    WithoutSums<TC> without;
+    std::size_t waiting = 0;
+    std::uint64_t elements = 0;
+    const auto scale = [&] {
+      if (waiting > 0) scale_matrices<TC>(s.exec, without, waiting, elements, beta);
+      waiting = 0;
+      elements = 0;
+    };
+    if (s.timing) s.begin();
+    for (std::size_t i = 0; i < count; ++i) {
+      const GroupOperands<TA, TC, Kokkos::Cuda> x = next(each, i);
+      const std::array<std::size_t, 3> sizes = sizes_of<TA, TC>(op_a, op_b, x.a, x.b, x.c);
+      const std::size_t m = sizes[0], n = sizes[1], k = sizes[2];
+      if (m == 0 || n == 0 || (k == 0 && beta == 1)) continue;
+      if (k > 0) {
+        s.count.flops += 2.0 * double(m) * double(n) * double(k);
+        s.group->add<TA>(op_a, op_b, sizes, x);
+        if (s.group->count == Group::most) run();
+        continue;
+      }
+      without.at[waiting] = x.c.data();
+      without.rows[waiting] = std::uint32_t(m);
+      without.cols[waiting] = std::uint32_t(n);
+      without.leading[waiting++] = std::uint32_t(int_leading(x.c));
+      elements = std::max(elements, std::uint64_t(m) * n);
+      if (waiting == WithoutSums<TC>::most) scale();
+    }
+    run();
+    scale();
+    if (s.timing) s.end();
+  }
 }
 
 // From this side on a symmetric product is computed in tiles.
@@ -225,6 +275,8 @@ Gemm<Kokkos::Cuda>::Count Gemm<Kokkos::Cuda>::take_count() {
   template void Gemm<Kokkos::Cuda>::batch<TA, TC>(Op, Op, Acc<TA>, const MatrixList<const TA, Kokkos::Cuda>&,          \
                                                   const MatrixList<const TA, Kokkos::Cuda>&, Acc<TA>,                  \
                                                   const MatrixList<TC, Kokkos::Cuda>&);                                \
+  template void Gemm<Kokkos::Cuda>::run_group<TA, TC>(std::size_t, Op, Op, Acc<TA>, Acc<TA>, EachOperands<TA, TC>,     \
+                                                      const void*);                                                    \
   template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Kokkos::Cuda>, Acc<TA>,            \
                                                       Matrix<TC, Kokkos::Cuda>);                                       \
   template void Gemm<Kokkos::Cuda>::symmetric<TA, TC>(Op, Acc<TA>, const MatrixList<const TA, Kokkos::Cuda>&, Acc<TA>, \

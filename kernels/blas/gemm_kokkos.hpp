@@ -225,6 +225,16 @@ void Gemm<Exec>::batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const T
 
 template <class Exec>
 template <class TA, class TC>
+void Gemm<Exec>::run_group(std::size_t count, Op op_a, Op op_b, Acc<TA> alpha, Acc<TA> beta, EachOperands<TA, TC> next,
+                           const void* each) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const GroupOperands<TA, TC, Exec> x = next(each, i);
+    (*this).template operator()<TA, TC>(op_a, op_b, alpha, x.a, x.b, beta, x.c);
+  }
+}
+
+template <class Exec>
+template <class TA, class TC>
 void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, const MatrixList<const TA, Exec>& a, Acc<TA> beta,
                            const MatrixList<TC, Exec>& c) {
   require_equal_counts(a, a, c);
@@ -252,6 +262,8 @@ typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
                                           Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                       \
   template void Gemm<Exec>::batch<TA, TC>(Op, Op, Acc<TA>, const MatrixList<const TA, Exec>&,                       \
                                           const MatrixList<const TA, Exec>&, Acc<TA>, const MatrixList<TC, Exec>&); \
+  template void Gemm<Exec>::run_group<TA, TC>(std::size_t, Op, Op, Acc<TA>, Acc<TA>, EachOperands<TA, TC>,          \
+                                              const void*);                                                         \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);      \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, const MatrixList<const TA, Exec>&, Acc<TA>,              \
                                               const MatrixList<TC, Exec>&);

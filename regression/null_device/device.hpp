@@ -142,6 +142,8 @@ class LibraryCall {
   void fact(const char* name, const std::string& text);
   void operand(const Operand& given);
   void operands(Operand given, const std::vector<const void*>& places);  // matrices of a batch that lie anywhere
+  void each(const std::vector<Operand>& all);                            // one operand of products whose sizes differ
+  void list(const char* name, const std::vector<std::vector<long long>>& rows);
   void memory(const char* name, const void* at, long long elements, cudaDataType_t type);  // a vector or scratch
   void refuse(const std::string& why);
   bool end();  // records the call; whether the library takes it

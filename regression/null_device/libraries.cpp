@@ -106,6 +106,45 @@ cublasStatus_t multiply_lists(const char* name, const Product& p, Operand a, Ope
   return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+// Of the types that cublasGemmGroupedBatchedEx documents, those of real numbers: C has the type of A.
+bool is_supported_in_groups(cublasComputeType_t compute, cudaDataType_t a, cudaDataType_t b, cudaDataType_t c) {
+  return c == a && is_supported(compute, a, b, c) && (compute != CUBLAS_COMPUTE_32F_PEDANTIC || a == CUDA_R_32F) &&
+         compute != CUBLAS_COMPUTE_32F_FAST_16BF && compute != CUBLAS_COMPUTE_32F_FAST_16F;
+}
+
+// The operands of groups: pointers in device memory, leading dimensions in host memory.
+struct GroupedOperand {
+  const char* name;
+  const void* const* at;
+  cudaDataType_t type;
+  const int* leading;
+};
+struct Groups {
+  const cublasOperation_t *op_a, *op_b;
+  const int *m, *n, *k, *sizes;
+  int count;
+};
+
+// Checks operand `which` (of A, B and C) of all products, and tells of their first.
+void check_operand(LibraryCall& call, const Groups& g, const GroupedOperand& x, int which, bool rounds) {
+  std::vector<Operand> all;
+  for (int i = 0; i < g.count; ++i) {
+    const bool plain = which == 2 || (which == 0 ? g.op_a : g.op_b)[i] == CUBLAS_OP_N;
+    const int rows = which == 1 ? g.k[i] : g.m[i], cols = which == 0 ? g.k[i] : g.n[i];
+    for (int each = 0; each < g.sizes[i]; ++each)
+      all.push_back(
+          {x.name, nullptr, x.type, plain ? rows : cols, plain ? cols : rows, x.leading[i], 1, 0, which == 2});
+  }
+  if (!in_arena(x.at)) return call.refuse(std::string("pointers to ") + x.name + " that are not in device memory");
+  const char* const places = reach(x.at, all.size() * sizeof(void*), x.name);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::memcpy(&all[i].at, places + i * sizeof(void*), sizeof(void*));
+    if (rounds && reinterpret_cast<std::uintptr_t>(all[i].at) % 16 != 0)
+      call.refuse(std::string(x.name) + " of a product that rounds is not aligned to 16 bytes");
+  }
+  call.each(all);
+}
+
 }  // namespace
 
 extern "C" {
@@ -160,6 +199,42 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t h, cublasOperation_t op_a, cub
   return multiply_lists("cublasGemmBatchedEx", {h, op_a, op_b, m, n, k, count, alpha, beta, compute},
                         {"A", a, type_a, 0, 0, lda}, {"B", b, type_b, 0, 0, ldb},
                         {"C", c, type_c, 0, 0, ldc, 1, 0, true});
+}
+// The sizes of all products of a call are in "products": m, n and k of each.
+cublasStatus_t cublasGemmGroupedBatchedEx(cublasHandle_t h, const cublasOperation_t op_a[],
+                                          const cublasOperation_t op_b[], const int m[], const int n[], const int k[],
+                                          const void* alpha, const void* const a[], cudaDataType_t type_a,
+                                          const int lda[], const void* const b[], cudaDataType_t type_b,
+                                          const int ldb[], const void* beta, void* const c[], cudaDataType_t type_c,
+                                          const int ldc[], int groups, const int sizes[], cublasComputeType_t compute) {
+  Lock lock(dev().mutex);
+  const LibraryHandle& handle = handle_of(h);
+  LibraryCall call("cublasGemmGroupedBatchedEx", handle.stream);
+  call.size("groups", groups);
+  call.fact("compute", compute_name(compute));
+  call.size("workspace", static_cast<long long>(handle.bytes));
+  const std::vector<const void*> in_host = {op_a, op_b, m, n, k, alpha, lda, ldb, beta, ldc, sizes};
+  for (const void* array : in_host)
+    if (groups <= 0 || array == nullptr || in_arena(array)) {
+      call.refuse("no groups, or arrays of sizes, operations and factors that are not in host memory");
+      return call.end(), CUBLAS_STATUS_INVALID_VALUE;
+    }
+  std::vector<std::vector<long long>> products;
+  for (int i = 0; i < groups; ++i) {
+    if (m[i] < 0 || n[i] < 0 || k[i] < 0 || sizes[i] < 0) call.refuse("a size below 0");
+    if (op_a[i] > CUBLAS_OP_C || op_b[i] > CUBLAS_OP_C) call.refuse("an operation that there is not");
+    for (int each = 0; each < sizes[i]; ++each) products.push_back({m[i], n[i], k[i]});
+  }
+  call.fact("operations", std::string(op_a[0] == CUBLAS_OP_N ? "N" : "T") + (op_b[0] == CUBLAS_OP_N ? "N" : "T"));
+  call.list("products", products);
+  if (!is_supported_in_groups(compute, type_a, type_b, type_c)) call.refuse("types that it does not know in groups");
+  if (handle.bytes > 0) reach(handle.workspace, handle.bytes, "cublasGemmGroupedBatchedEx, workspace");
+  const bool rounds = type_a != CUDA_R_64F && (type_a != CUDA_R_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32);
+  const Groups all{op_a, op_b, m, n, k, sizes, groups};
+  check_operand(call, all, {"A", a, type_a, lda}, 0, rounds);
+  check_operand(call, all, {"B", b, type_b, ldb}, 1, rounds);
+  check_operand(call, all, {"C", c, type_c, ldc}, 2, rounds);
+  return call.end() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 // ---- Kokkos Tools (KOKKOS_TOOLS_LIBS names this library): labels

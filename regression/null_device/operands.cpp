@@ -58,6 +58,8 @@ int alignment(const Operand& x) {
   return alignment(x.count > 1 ? bits | static_cast<std::uintptr_t>(x.stride * element(x.type)) : bits);
 }
 
+std::uintptr_t row_bytes(const Operand& x) { return static_cast<std::uintptr_t>(x.leading * element(x.type)); }
+
 bool is_empty(const Operand& x) { return x.rows <= 0 || x.cols <= 0 || x.count <= 0; }
 long long elements(const Operand& x) { return (x.count - 1) * x.stride + (x.cols - 1) * x.leading + x.rows; }
 std::intptr_t begin(const Operand& x) { return reinterpret_cast<std::intptr_t>(x.at); }
@@ -120,6 +122,26 @@ void LibraryCall::operands(Operand x, const std::vector<const void*>& places) {
     x.at = place;
     check(x);
   }
+}
+
+void LibraryCall::each(const std::vector<Operand>& all) {
+  if (all.empty()) return;
+  std::uintptr_t bits = 0;
+  for (const Operand& x : all) bits |= reinterpret_cast<std::uintptr_t>(x.at) | row_bytes(x);
+  Operand first = all.front();
+  first.count = static_cast<long long>(all.size());
+  record(first, alignment(bits));
+  for (const Operand& x : all) check(x);
+}
+
+void LibraryCall::list(const char* name, const std::vector<std::vector<long long>>& rows) {
+  std::string text;
+  for (const auto& row : rows) {
+    text += text.empty() ? "[" : ", [";
+    for (const long long value : row) text += (text.back() == '[' ? "" : ", ") + std::to_string(value);
+    text += "]";
+  }
+  record_ += std::string(", \"") + name + "\": [" + text + "]";
 }
 
 void LibraryCall::record(const Operand& x, int align) {

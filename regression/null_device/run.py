@@ -8,6 +8,7 @@
   run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
   run.py ... attention           cuDNN's attention in bf16: its calls, and our own kernels where it is refused
+  run.py ... experts             products of mixtures of experts: calls that do not grow with their number (experts.py)
   run.py ... unified             state in unified memory: pages are asked for once, within the budget, and nothing is copied
   run.py ... products            what cuBLAS and cuSOLVER are asked for against formulas (products.py)
   run.py ... budget NAME         the costs of a step against budgets.toml
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import tomllib
 
+import experts
 import order
 import products
 
@@ -386,16 +388,18 @@ def cost(device, budget):
     """Of one update: the difference between 40 and 20 updates, divided by 20. In memory that is not zero: a gradient of
     zeros starts no method with bases."""
     ranks, batch = budget.get("ranks", 1), budget.get("micro_batch", 8)
+    more = {"NULL_DEVICE_ROWS": ",".join(map(str, experts.rows_of(budget["experts"])))} if "experts" in budget else {}
     few, many = (device.train(budget["deck"], f"run.steps={steps}", f"train.micro_batch={batch}",
                               "metrics.updates_every=0",  # a measured update reads its sums
                               *budget.get("options", []), fill=63,
-                              ranks=ranks, devices=ranks)[0] for steps in (20, 40))
+                              ranks=ranks, devices=ranks, **more)[0] for steps in (20, 40))
 
     def per_step(chosen, place=0):  # of a rank
         return sum((count[place] - few.get(key, (0, 0))[place]) / 20 / ranks for key, count in many.items() if chosen(*key))
 
     return {
         "launches": per_step(lambda kind, name: kind == "launch"),
+        "products": per_step(lambda kind, name: kind == "library" and name.startswith("cublasGemm")),
         "waits": per_step(lambda kind, name: kind == "sync"),
         "pageable": per_step(lambda kind, name: kind == "copy" and "pageable" in name, place=1),
         # Kokkos asks for 0 bytes of scratch where a team needs none; the runtime gives nothing for that.
@@ -410,6 +414,7 @@ def budgets():
 def budget(device, name):
     allowed = budgets()[name]
     found = cost(device, allowed)
+    found = {key: value for key, value in found.items() if key in allowed}
     for key, value in found.items():
         print(f"{name}: {key} of a step {value:.1f}, budget {allowed[key]}")
     over = [key for key, value in found.items() if value > allowed[key]]
@@ -418,11 +423,13 @@ def budget(device, name):
 
 
 def report(device, path):
+    columns = ["launches", "waits", "pageable", "allocations"]
     lines = ["# What a training step of the CUDA program costs its host", "",
              "Measured on the null device (regression/null_device), budget in brackets: `run.py report`.", "",
              "| run | launches | host waits | pageable bytes | allocations |", "|---|---|---|---|---|"]
     for name, allowed in budgets().items():
-        lines.append(f"| {name} | " + " | ".join(f"{value:.1f} ({allowed[key]})" for key, value in cost(device, allowed).items()) + " |")
+        found = cost(device, allowed)
+        lines.append(f"| {name} | " + " | ".join(f"{found[key]:.1f} ({allowed[key]})" for key in columns) + " |")
     pathlib.Path(path).write_text("\n".join(lines) + "\n")
 
 
@@ -430,7 +437,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "unified", "check", "lambdas", "products", "attention", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "unified", "check", "lambdas", "products", "attention", "experts", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -448,7 +455,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention}[given.what](device)
+                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention, "experts": experts.check}[given.what](device)
         except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 

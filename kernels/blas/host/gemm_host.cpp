@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
+#include "kernels/blas/host/group_shares.hpp"
 
 namespace sestina {
 namespace {
@@ -98,6 +100,32 @@ ElementSize element_size(GemmTypes types) {
   return {0, 0};
 }
 
+// Returns a product by the shapes of its operands.
+template <class TA, class TC, class Exec>
+Product describe(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
+                 Matrix<TC, Exec> c) {
+  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
+  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
+  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
+                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
+                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
+  return {types_of<TA, TC>(),
+          op_a,
+          op_b,
+          static_cast<double>(beta),
+          alpha != 1,
+          std::int64_t(m),
+          std::int64_t(n),
+          std::int64_t(k),
+          leading_dimension(a),
+          leading_dimension(b),
+          leading_dimension(c)};
+}
+
+double operations(const Product& p) {
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+}
+
 // Returns the operands of the product that makes the tile of C with corner (row, col).
 Operands tile_operands(const Product& p, const Operands& x, std::int64_t row, std::int64_t col) {
   const ElementSize size = element_size(p.types);
@@ -147,6 +175,10 @@ struct Gemm<Exec>::State {
   std::vector<Gemm<Serial>> alone;   // one per thread, for items that take several products
   // The shares of symmetric results seen so far, by size and width of strip.
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, PieceShares>> symmetric;
+  // The products of a group, what each is of work, and who computes it; kept, so that they grow seldom.
+  std::vector<std::pair<Product, Operands>> group;
+  std::vector<double> work;
+  host::GroupShares shares;
 
   // Calls body(lane, item) for each item, by all threads. Each thread has a fixed share: it meets its shapes in the
   // first call and allocates nothing afterwards.
@@ -237,6 +269,47 @@ struct Gemm<Exec>::State {
     lanes[0].run(p, x);
   }
 
+  // Runs a product of a group in parts that have a power of two of the rows of A: a library prepares each product when
+  // its shape is first seen, and few are ever seen, however many rows there are. The rows alone decide about the bits.
+  void run_by_rows(const Product& p, const Operands& x) {
+    const ElementSize size = element_size(p.types);
+    const bool plain = p.op_a == Op::none;
+    const std::int64_t rows = plain ? p.m : p.k;
+    for (std::int64_t begin = 0, next = 0; begin < rows; begin = next) {
+      next = begin + static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows - begin)));
+      Product part = p;
+      Operands at = x;
+      (plain ? part.m : part.k) = next - begin;
+      at.a = static_cast<const char*>(x.a) + begin * p.lda * size.in;
+      if (plain) {
+        at.c = static_cast<char*>(x.c) + begin * p.ldc * size.out;
+      } else {
+        at.b = static_cast<const char*>(x.b) + begin * (p.op_b == Op::none ? p.ldb : 1) * size.in;
+        if (begin > 0) part.beta = 1;
+      }
+      run(part, at);
+    }
+  }
+  void run_group() {
+    if (lanes.size() == 1) {
+      for (const auto& [product, operands] : group) run_by_rows(product, operands);
+      return;
+    }
+    host::share_group(work, lanes.size(), shares);
+    for (std::size_t i = 0; i < shares.together; ++i) {
+      const auto& [product, operands] = group[shares.order[i]];
+      run_by_rows(product, operands);
+    }
+    if (shares.together == group.size()) return;
+    by_all_threads(static_cast<std::int64_t>(lanes.size()), [&](int lane, std::int64_t share) {
+      for (std::size_t i = shares.together; i < group.size(); ++i) {
+        if (shares.thread[i] != static_cast<std::size_t>(share)) continue;
+        const auto& [product, operands] = group[shares.order[i]];
+        alone[static_cast<std::size_t>(lane)].state_->run_by_rows(product, operands);
+      }
+    });
+  }
+
   // Calls run(), timed where that is asked for.
   template <class Run>
   void timed(double flops, Run&& run) {
@@ -274,32 +347,17 @@ template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a,
                        Matrix<const TA, Exec> b, Acc<TA> beta, Matrix<TC, Exec> c) {
-  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
-  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
-  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
-                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
-                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  if (m == 0 || n == 0 || count == 0) return;
-  if (k == 0 || alpha == 0) {
+  const Product product = describe<TA, TC, Exec>(op_a, op_b, alpha, a, b, beta, c);
+  if (product.m == 0 || product.n == 0 || count == 0) return;
+  if (product.k == 0 || alpha == 0) {
     for (std::size_t i = 0; i < count; ++i) scale<TC, Exec>(c, static_cast<double>(beta), i * apart.c);
     return;
   }
-  const Product product{types_of<TA, TC>(),
-                        op_a,
-                        op_b,
-                        static_cast<double>(beta),
-                        alpha != 1,
-                        std::int64_t(m),
-                        std::int64_t(n),
-                        std::int64_t(k),
-                        leading_dimension(a),
-                        leading_dimension(b),
-                        leading_dimension(c)};
   const auto operands = [&](std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
     return Operands{alpha, a.data() + at * apart.a, b.data() + at * apart.b, c.data() + at * apart.c};
   };
-  state_->timed(2.0 * double(count) * double(m) * double(n) * double(k), [&] {
+  state_->timed(double(count) * operations(product), [&] {
     count == 1 ? state_->run(product, operands(0))
                : state_->run_batch(static_cast<std::int64_t>(count), product, operands);
   });
@@ -312,6 +370,28 @@ void Gemm<Exec>::batch(Op op_a, Op op_b, Acc<TA> alpha, const MatrixList<const T
   require_equal_counts(a, b, c);
   for (std::size_t i = 0; i < c.count; ++i)
     (*this).template operator()<TA, TC>(op_a, op_b, alpha, a[i], b[i], beta, c[i]);
+}
+
+template <class Exec>
+template <class TA, class TC>
+void Gemm<Exec>::run_group(std::size_t count, Op op_a, Op op_b, Acc<TA> alpha, Acc<TA> beta, EachOperands<TA, TC> next,
+                           const void* each) {
+  State& s = *state_;
+  s.group.clear();
+  s.work.clear();
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const GroupOperands<TA, TC, Exec> x = next(each, i);
+    const Product product = describe<TA, TC, Exec>(op_a, op_b, alpha, x.a, x.b, beta, x.c);
+    if (product.m == 0 || product.n == 0) continue;
+    if (product.k == 0 || alpha == 0) {
+      scale<TC, Exec>(x.c, static_cast<double>(beta));
+      continue;
+    }
+    s.group.emplace_back(product, host::Operands{alpha, x.a.data(), x.b.data(), x.c.data()});
+    sum += s.work.emplace_back(operations(product));
+  }
+  if (!s.group.empty()) s.timed(sum, [&] { s.run_group(); });
 }
 
 template <class Exec>
@@ -390,6 +470,8 @@ typename Gemm<Exec>::Count Gemm<Exec>::take_count() {
                                           Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);                       \
   template void Gemm<Exec>::batch<TA, TC>(Op, Op, Acc<TA>, const MatrixList<const TA, Exec>&,                       \
                                           const MatrixList<const TA, Exec>&, Acc<TA>, const MatrixList<TC, Exec>&); \
+  template void Gemm<Exec>::run_group<TA, TC>(std::size_t, Op, Op, Acc<TA>, Acc<TA>, EachOperands<TA, TC>,          \
+                                              const void*);                                                         \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, Matrix<const TA, Exec>, Acc<TA>, Matrix<TC, Exec>);      \
   template void Gemm<Exec>::symmetric<TA, TC>(Op, Acc<TA>, const MatrixList<const TA, Exec>&, Acc<TA>,              \
                                               const MatrixList<TC, Exec>&);

@@ -109,6 +109,29 @@ void multiply_lists(float* memory, const std::string& mistake) {
   cublasDestroy(handle);
 }
 
+// Two products C (8, n) = A B of 4 and 2 columns, A from 0, B from 128, C from 256.
+void multiply_groups(float* memory, const std::string& mistake) {
+  cublasHandle_t handle = nullptr;
+  cublasCreate(&handle);
+  const void* places[6] = {memory, memory + 64, memory + 128, memory + 192, memory + 256, memory + 320};
+  if (mistake == "group-meeting") places[5] = memory + 256 + 31;
+  if (mistake == "group-uneven") places[1] = memory + 65;
+  const void** on_device = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&on_device), sizeof(places));
+  cudaMemcpy(on_device, places, sizeof(places), cudaMemcpyHostToDevice);
+  const cublasOperation_t plain[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
+  const int eight[2] = {8, 8}, columns[2] = {4, mistake == "group-negative" ? -1 : 2}, size[2] = {1, 1};
+  const int leading[2] = {8, mistake == "group-leading" ? 7 : 8};
+  const float one[2] = {1, 1};
+  cublasGemmGroupedBatchedEx(
+      handle, plain, plain, mistake == "group-sizes" ? reinterpret_cast<const int*>(memory) : eight, columns, eight,
+      one, mistake == "group-listed" ? places : on_device, CUDA_R_32F, leading, on_device + 2, CUDA_R_32F, eight, one,
+      const_cast<void* const*>(on_device + 4), mistake == "group-types" ? CUDA_R_16BF : CUDA_R_32F, eight, 2, size,
+      mistake == "group-uneven" ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+  cudaFree(on_device);
+  cublasDestroy(handle);
+}
+
 // A product C (m, n) = A B and one of a batch of two, in memory of 1000 floats: A from 0, B from 200, C from 400.
 void multiply(float* memory, const std::string& mistake) {
   constexpr int m = 8, n = 10, k = 12;
@@ -176,6 +199,7 @@ int main(int count, char** arguments) {
   cudaMalloc(reinterpret_cast<void**>(&device), bytes);
   multiply(device, mistake);
   multiply_lists(device, mistake);
+  multiply_groups(device, mistake);
   decompose(device, reinterpret_cast<int*>(device + 900), mistake);
   cublasHandle_t products = nullptr;
   cublasCreate(&products);

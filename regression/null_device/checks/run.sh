@@ -38,6 +38,7 @@ expect managed 'leak.managed'
 expect unrecorded 'problem.cudaEventElapsedTime of an event that was never recorded'
 expect unfinished 'problem.cudaEventElapsedTime of an event that the host has not waited for'
 product='problem.cublasGemmEx' batch='problem.cublasGemmStridedBatchedEx' lists='problem.cublasGemmBatchedEx' solver='problem.cusolverDnS'
+groups='problem.cublasGemmGroupedBatchedEx'
 expect negative "$product: k is below 0"
 expect leading "$product: leading dimension of A below its rows"
 expect null "$product: A is null"
@@ -54,6 +55,13 @@ expect listed "$lists: pointers to A that are not in device memory"
 expect nowhere "$lists: B is null"
 expect within "$lists: C lies in A"
 expect meeting "$lists: C lies in C"
+expect group-listed "$groups: pointers to A that are not in device memory"
+expect group-sizes "$groups: no groups, or arrays of sizes"
+expect group-negative "$groups: a size below 0"
+expect group-leading "$groups: leading dimension of A below its rows"
+expect group-types "$groups: types that it does not know in groups"
+expect group-uneven "$groups: A of a product that rounds is not aligned to 16 bytes"
+expect group-meeting "$groups: C lies in C"
 expect rows "${solver}syevd: leading dimension of A below its rows"
 expect values "${solver}syevd: W lies in A"
 expect scratch "${solver}syevd: scratch of [0-9]* elements, its query answers"
