@@ -2,6 +2,8 @@
 // the sum of its formula in some hundred places.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/check/checker.hpp"
 #include "core/layout/model_size.hpp"
 #include "kernels/blas/gemm.hpp"
@@ -58,6 +60,65 @@ class ProductCheck {
                   [&] { gemm_.template operator()<TA, TC>(op_a, op_b, 1, a.matrix(), b.matrix(), 0, c.matrix()); });
   }
 
+  // The products of experts of which each has some of the rows, in one call: y (R, out) = x W_e^T, or with op none
+  // dx (R, in) = dy W_e, where W (E out, in) has the weights of all.
+  void run_rows(const std::string& name, const std::vector<std::size_t>& ends, Op op, std::size_t out, std::size_t in) {
+    Checker<Exec>& checker = context_.checker;
+    const std::size_t n = op == Op::none ? in : out, k = op == Op::none ? out : in, rows = ends.back();
+    auto x = checker.template numbers<TA>(rows, k);
+    auto w = checker.template numbers<TA>(ends.size() * out, in);
+    auto y = checker.template blank<TC>(rows, n);
+    const std::vector<std::size_t> places = some_places(rows, n);
+    std::vector<double> sums;
+    for (const std::size_t place : places) {
+      const std::size_t row = place / n, j = place % n, first = out * expert_of(ends, row);
+      double sum = 0;
+      for (std::size_t p = 0; p < k; ++p)
+        sum += x.start(row, p) * (op == Op::none ? w.start(first + p, j) : w.start(first + j, p));
+      sums.push_back(sum);
+    }
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
+    checker.check({name, fmt::format("{} x ({}) x {} x {}", ends.size(), rows, n, k), flops},
+                  {expected("C", y, sum_bound<TC>(k), sums, places, std::sqrt(static_cast<double>(k)) / 3)}, [&] {
+                    gemm_.template grouped<TA, TC>(ends.size(), Op::none, op, 1, 0, [&](std::size_t e) {
+                      const std::size_t begin = e == 0 ? 0 : ends[e - 1];
+                      return GroupOperands<TA, TC, Exec>{rows_of(x.matrix(), begin, ends[e]),
+                                                         rows_of(w.matrix(), e * out, (e + 1) * out),
+                                                         rows_of(y.matrix(), begin, ends[e])};
+                    });
+                  });
+  }
+
+  // Their gradients of weights, C (E out, in), of expert e the sum over its rows of dy^T x: zero where it has none.
+  void run_sums(const std::string& name, const std::vector<std::size_t>& ends, std::size_t out, std::size_t in) {
+    Checker<Exec>& checker = context_.checker;
+    const std::size_t rows = ends.back();
+    auto dy = checker.template numbers<TA>(rows, out);
+    auto x = checker.template numbers<TA>(rows, in);
+    auto c = checker.template blank<TC>(ends.size() * out, in);
+    const std::vector<std::size_t> places = some_places(ends.size() * out, in);
+    std::vector<double> sums;
+    std::size_t longest = 1;
+    for (const std::size_t place : places) {
+      const std::size_t e = place / in / out, begin = e == 0 ? 0 : ends[e - 1];
+      double sum = 0;
+      for (std::size_t r = begin; r < ends[e]; ++r) sum += dy.start(r, place / in % out) * x.start(r, place % in);
+      sums.push_back(sum);
+      longest = std::max(longest, ends[e] - begin);
+    }
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
+    checker.check({name, fmt::format("{} x {} x {} x ({})", ends.size(), out, in, rows), flops},
+                  {expected("C", c, sum_bound<TC>(longest), sums, places, std::sqrt(static_cast<double>(longest)) / 3)},
+                  [&] {
+                    gemm_.template grouped<TA, TC>(ends.size(), Op::transpose, Op::none, 1, 0, [&](std::size_t e) {
+                      const std::size_t begin = e == 0 ? 0 : ends[e - 1];
+                      return GroupOperands<TA, TC, Exec>{rows_of(dy.matrix(), begin, ends[e]),
+                                                         rows_of(x.matrix(), begin, ends[e]),
+                                                         rows_of(c.matrix(), e * out, (e + 1) * out)};
+                    });
+                  });
+  }
+
   // C (m, m) = A A^T, of which the library may form one half.
   void run_symmetric(const std::string& name, std::size_t m, std::size_t k) {
     Checker<Exec>& checker = context_.checker;
@@ -76,9 +137,24 @@ class ProductCheck {
   }
 
  private:
+  static std::size_t expert_of(const std::vector<std::size_t>& ends, std::size_t row) {
+    return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
+  }
+  template <class M>
+  static M rows_of(const M& m, std::size_t begin, std::size_t end) {
+    return Kokkos::subview(m, std::pair(begin, end), Kokkos::ALL);
+  }
   const CheckContext<Exec>& context_;
   Gemm<Exec>& gemm_;
 };
+
+// Ends of the rows of some experts with so many in the mean: unequal numbers, and one expert without any.
+std::vector<std::size_t> uneven_rows(std::size_t experts, std::size_t mean) {
+  std::vector<std::size_t> ends;
+  for (std::size_t e = 0; e < experts; ++e)
+    ends.push_back((ends.empty() ? 0 : ends.back()) + (e == 1 ? 0 : mean / 2 + split_mix(11, e) % (mean + 1)));
+  return ends;
+}
 
 }  // namespace
 
@@ -107,6 +183,10 @@ void check_products(const CheckContext<Exec>& context) {
                           std::max<std::size_t>(1, N * extent(model.num_experts_per_tok) / extent(model.num_experts));
     layer("expert gate, up", D, 2 * inner, rows);
     layer("expert down", inner, D, rows);
+    const std::vector<std::size_t> ends = uneven_rows(std::min<std::size_t>(extent(model.num_experts), 16), rows);
+    passes.run_rows("experts together: forward", ends, Op::transpose, 2 * inner, D);
+    passes.run_rows("experts together: input gradient", ends, Op::none, 2 * inner, D);
+    gradients.run_sums("experts together: weight gradient", ends, 2 * inner, D);
   }
   layer("head", D, checked_vocabulary(model), std::min<std::size_t>(N, 256));
   ProductCheck<Exec, float, float>(context, gemm).run_symmetric("factor: A A^T in fp32", D, std::max(D, F));
