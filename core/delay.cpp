@@ -125,10 +125,17 @@ static void square_differences(const Exec& exec, const S* newest, const S* used,
 }  // namespace
 
 template <class Exec, class T>
-DriftMeter<Exec, T>::DriftMeter(const Arena<Exec, T>& arena) : arena_(arena) {
+DriftMeter<Exec, T>::DriftMeter(const Arena<Exec, T>& arena, bool experts_alone)
+    : arena_(arena), experts_alone_(experts_alone) {
   std::size_t pieces = 0;
   for (const TensorSpec& spec : arena.specs()) pieces += pieces_of(spec);
   sums_ = HostValues<Exec>("sestina::drift", 2 * pieces);
+}
+
+template <class Exec, class T>
+bool DriftMeter<Exec, T>::counts(std::size_t tensor) const {
+  const TensorHolding& holding = arena_.layout().tensors[tensor];
+  return holding.whole.trainable && holding.counted && !(experts_alone_ && holding.whole.expert < 0);
 }
 
 template <class Exec, class T>
@@ -137,7 +144,7 @@ WeightDrift DriftMeter<Exec, T>::from(const Exec& exec, const WeightVersions<Exe
   std::size_t used = 0;
   for (std::size_t i = 0; i < arena_.size(); ++i) {
     const TensorSpec& spec = arena_.specs()[i];
-    if (!spec.trainable || !arena_.layout().tensors[i].counted) continue;
+    if (!counts(i)) continue;
     const std::size_t pieces = pieces_of(spec), n = static_cast<std::size_t>(spec.elements());
     const Vector<double, Exec> moved = sums_.at(used, pieces), weight = sums_.at(half + used, pieces);
     if (spec.is_vector())

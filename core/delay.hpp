@@ -76,12 +76,16 @@ struct WeightDrift {
 template <class Exec, class T>
 class DriftMeter {
  public:
-  explicit DriftMeter(const Arena<Exec, T>&);
+  // experts_alone: other ranks, which hold other experts, count all else.
+  explicit DriftMeter(const Arena<Exec, T>&, bool experts_alone = false);
   // Compares the newest weights, complete on this rank, with a version that is held. Fences.
   WeightDrift from(const Exec&, const WeightVersions<Exec, T>&, std::int64_t version);
 
  private:
+  bool counts(std::size_t tensor) const;
+
   Arena<Exec, T> arena_;
+  bool experts_alone_;
   HostValues<Exec> sums_;  // by tensor and piece: moved, followed by as many of weight
 };
 

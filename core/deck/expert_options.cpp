@@ -23,22 +23,27 @@ void read_expert_parallel(Deck& deck, const ModelConfig& model, ParallelOptions&
   else if (model.num_experts % parallel.ep != 0)
     deck.error(key, fmt::format("does not divide model.num_experts = {}", model.num_experts),
                fmt::format("a divisor of {}", fitting));
-  using Partition = ParallelOptions::Partition;
-  if (parallel.partition == Partition::replicated)
-    deck.error("parallel.partition", "not every rank can update all: with parallel.ep > 1 ranks hold different experts",
-               "optimal, balanced, layerwise, start-index, groups");
 }
 
 void require_expert_parallel(Deck& deck, const Options& options) {
   if (options.parallel.ep == 1) return;
   constexpr const char* one = "1";
-  if (options.parallel.is_async())
-    deck.error("parallel.ep", "conflicts with parallel.schedule = \"async-1f1b\": saves have older weights of one rank",
-               one);
+  if (options.parallel.is_async() && options.parallel.stash == ParallelOptions::Stash::saved)
+    deck.error(
+        "parallel.stash",
+        "conflicts with parallel.ep > 1: passes that are saved have the rows that came to the experts of a rank, "
+        "with which no other ranks can go on",
+        "on, recompute");
   if (options.run.audit_every > 0)
     deck.error("run.audit_every",
-               "conflicts with parallel.ep > 1: a replica cannot compute the micro-batch of another one by itself",
+               "conflicts with parallel.ep > 1: no replica can compute a micro-batch of another one without the ranks "
+               "that hold the other experts",
                "0");
+  if (replicated_over_dp(options.parallel) && replicas_drift(options.parallel, options.optimizer))
+    deck.error("optimizer.refresh.visibility",
+               "conflicts with parallel.ep > 1 and parallel.partition = \"replicated\": all data-parallel ranks make "
+               "replicas equal together, and they hold different experts",
+               "fixed");
   if (options.model.linear.form != "dense")
     deck.error("parallel.ep",
                fmt::format("is not implemented for model.linear.form = \"{}\"", options.model.linear.form), one);

@@ -6,6 +6,7 @@
 #include "core/optimizer/base/stream_scratch.hpp"
 #include "parallel/comm/group_staging.hpp"
 #include "parallel/plan/block_turns.hpp"
+#include "parallel/plan/expert_owners.hpp"
 
 namespace sestina {
 std::vector<PartialRun> partial_runs(const StagePlan& stage, const GradientBuckets& all, const PlanInput& input) {
@@ -76,7 +77,7 @@ std::vector<TensorSum> sums_of_updates(const StagePlan& stage, const PlanInput& 
   if (part.tp == 1 || input.parallel.tp_update != ParallelOptions::TpUpdate::distributed) return sums;
   for (std::size_t i = 0; i < stage.specs.size(); ++i) {
     const TensorSpec& spec = stage.specs[i];
-    if ((stage.owner[i] != every_rank && stage.owner[i] != dp_rank) || !is_sharded(spec, input)) continue;
+    if (!is_owner(stage, static_cast<int>(i), input, dp_rank) || !is_sharded(spec, input)) continue;
     const auto cut = tensor_shard(spec, input.model, part.tp, part.tp_rank).cut;
     const std::int64_t side = cut == TensorShard::Cut::rows ? spec.cols : spec.rows;
     const std::int64_t products = find_matrix_kind(input.optimizer.kind)->newton_schulz(*input.optimizer.matrix);

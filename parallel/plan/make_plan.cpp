@@ -7,6 +7,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/expert_layout.hpp"
+#include "parallel/plan/expert_owners.hpp"
 #include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/plan_assign.hpp"
 #include "parallel/plan/plan_cost.hpp"
@@ -128,6 +129,14 @@ void balance_experts(StagePlan& stage, const Draft& all, const PlanInput& input)
 // Returns how many tensor-parallel ranks share out the matrices that one data-parallel rank owns.
 int homes_of_owner(const ParallelOptions& parallel) { return parallel.tp_update == TpUpdate::home ? parallel.tp : 1; }
 
+// Notes the loads of ranks that all update what they hold, which is equally much.
+void bound_replicas(StagePlan& stage, std::vector<std::int64_t> cost, const std::vector<std::int64_t>& of_one_place,
+                    const ParallelOptions& parallel) {
+  cost.insert(cost.end(), of_one_place.begin(), of_one_place.end());
+  stage.dp_bound = std::accumulate(cost.begin(), cost.end(), std::int64_t{0});
+  stage.home_bound = assign_optimal(cost, homes_of_owner(parallel)).bound;
+}
+
 // Gives experts to ranks that hold them, place by place, and then the other matrices to ranks that have these already.
 // Notes the loads below which no assignment goes.
 void assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local, const PlanInput& input) {
@@ -137,6 +146,7 @@ void assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local,
     const Draft experts = draft(stage, local, input, true, place);
     const std::vector<int> owner = owners_by(experts, parallel, expert_holders(parallel));
     for (std::size_t i = 0; i < owner.size(); ++i) {
+      if (owner[i] == every_rank) continue;  // which a stage's matrices have at first: those that hold it
       const int rank = owner[i] * parallel.ep + place;
       stage.owner[at(experts.specs[i])] = rank;
       load[at(rank)] += experts.cost[i];
@@ -150,6 +160,7 @@ void assign_with_experts(StagePlan& stage, const std::vector<TensorSpec>& local,
   if (parallel.partition == Partition::optimal) balance_experts(stage, draft(stage, local, input, true), input);
   ParallelOptions homes = parallel;  // every tensor-parallel rank is one
   homes.dp *= homes_of_owner(parallel);
+  if (parallel.partition == Partition::replicated) return bound_replicas(stage, rest.cost, of_one_place, parallel);
   stage.dp_bound = expert_load_bound(rest.cost, of_one_place, parallel);
   stage.home_bound = expert_load_bound(rest.cost, of_one_place, homes);
 }
@@ -183,12 +194,13 @@ void assign_homes(StagePlan& stage, const Draft& draft, const ParallelOptions& p
   }
 }
 
-void add_micro_groups(StagePlan& stage, const ParallelOptions& parallel) {
+void add_micro_groups(StagePlan& stage, const PlanInput& input) {
+  const ParallelOptions& parallel = input.parallel;
   std::vector<std::vector<HomedMatrix>> owned(at(parallel.dp));
   const std::vector<int> order = backward_order(stage.specs, [&](std::size_t i) { return stage.home[i] >= 0; });
   for (int rank = 0; rank < parallel.dp; ++rank)
     for (const int spec : order)
-      if (stage.owner[at(spec)] == rank || stage.owner[at(spec)] == every_rank)
+      if (is_owner(stage, spec, input, rank))
         owned[at(rank)].push_back(
             {spec, stage.home[at(spec)], stage.cost[at(spec)], stage.specs[at(spec)].elements() * f32_bytes});
   for (auto& matrices : owned)
@@ -219,7 +231,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
   if (parallel.ep > 1) {
     assign_with_experts(stage, local, input);
     if (home) assign_homes(stage, matrices, parallel);
-    if (home) add_micro_groups(stage, parallel);
+    if (home) add_micro_groups(stage, input);
     return note_loads(stage, input);
   }
   const bool all_homed =
@@ -231,7 +243,7 @@ void assign(StagePlan& stage, const PlanInput& input) {
     for (std::size_t i = 0; i < owner.size(); ++i) stage.owner[at(matrices.specs[i])] = owner[i];
     if (home) assign_homes(stage, matrices, parallel);
   }
-  if (home) add_micro_groups(stage, parallel);
+  if (home) add_micro_groups(stage, input);
   const std::int64_t total = std::accumulate(matrices.cost.begin(), matrices.cost.end(), std::int64_t{0});
   stage.dp_bound = replicated ? total : assign_optimal(matrices.cost, parallel.dp).bound;
   stage.home_bound = home ? home_bound(stage, matrices, replicated ? 1 : parallel.dp, parallel.tp) : stage.dp_bound;
@@ -282,7 +294,7 @@ void add_ratios(Plan& plan, const ParallelOptions& parallel) {
     std::vector<std::int64_t> rank_cost(at(plan.dp), 0), rank_elements(at(plan.dp), 0);
     for (std::size_t i = 0; i < stage.specs.size(); ++i)
       for (int rank = 0; rank < plan.dp; ++rank)
-        if (stage.home[i] != in_shares && (stage.owner[i] == rank || stage.owner[i] == every_rank)) {
+        if (stage.home[i] != in_shares && is_owner(stage, static_cast<int>(i), plan.input, rank)) {
           rank_cost[at(rank)] += stage.cost[i];
           rank_elements[at(rank)] += stage.specs[i].elements();
         }

@@ -5,6 +5,7 @@
 #include "core/layout/rank_layout.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
+#include "parallel/plan/expert_layout.hpp"
 #include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
@@ -178,13 +179,16 @@ void for_held(const StagePlan& stage, const PlanInput& input, const Visit& visit
   }
 }
 
-// Adds what a tensor-parallel rank has of a matrix to the owner, or to each data-parallel rank.
+// Adds what a tensor-parallel rank has of a matrix to the owner, or to each data-parallel rank that holds it.
 template <class Number>
-void add_to_owners(std::vector<Number>& sums, const StagePlan& stage, const ParallelOptions& parallel, std::size_t spec,
+void add_to_owners(std::vector<Number>& sums, const StagePlan& stage, const PlanInput& input, std::size_t spec,
                    int tp_rank, Number number) {
+  const ParallelOptions& parallel = input.parallel;
   const int owner = stage.owner[spec];
   const int begin = owner == every_rank ? 0 : owner, end = owner == every_rank ? parallel.dp : owner + 1;
-  for (int dp_rank = begin; dp_rank < end; ++dp_rank) sums[at(dp_rank * parallel.tp + tp_rank)] += number;
+  for (int dp_rank = begin; dp_rank < end; ++dp_rank)
+    if (owner != every_rank || holds(stage.specs[spec], input, dp_rank))
+      sums[at(dp_rank * parallel.tp + tp_rank)] += number;
 }
 
 }  // namespace
@@ -206,8 +210,8 @@ RankLoads rank_loads(const StagePlan& stage, const PlanInput& input, ParallelOpt
   RankLoads loads{std::vector<std::int64_t>(ranks, 0), std::vector<std::int64_t>(ranks, 0)};
   RankCosts costs(input, cost);
   for_held(stage, input, [&](int rank, std::size_t spec, const TensorSpec& held) {
-    add_to_owners(loads.cost, stage, parallel, spec, rank, costs.of(stage.specs[spec], rank));
-    add_to_owners(loads.elements, stage, parallel, spec, rank, held.elements());
+    add_to_owners(loads.cost, stage, input, spec, rank, costs.of(stage.specs[spec], rank));
+    add_to_owners(loads.elements, stage, input, spec, rank, held.elements());
   });
   for (const MatrixShare& share : stage.shares) {
     loads.cost[at(share.rank)] +=
@@ -255,7 +259,7 @@ std::vector<double> worker_flops(const StagePlan& stage, const PlanInput& input,
       const double often = periods.empty() ? usual : 1 / static_cast<double>(periods.at(number++));
       sum += often * refresh_flops(*optimizer.matrix, part.rows, part.cols);
     }
-    add_to_owners(flops, stage, input.parallel, spec, rank, sum);
+    add_to_owners(flops, stage, input, spec, rank, sum);
   });
   for_separate_shares(stage, input, [&](std::size_t i, const SeparatePart& one) {
     const auto spec = static_cast<std::size_t>(stage.shares[i].spec);
@@ -273,7 +277,7 @@ std::vector<double> first_bases_flops(const StagePlan& stage, const PlanInput& i
     double sum = 0;
     for (const MatrixPart& part : matrix_parts(held, input.optimizer))
       sum += work_of(*input.optimizer.matrix, part.rows, part.cols).first_bases;
-    add_to_owners(flops, stage, input.parallel, spec, rank, sum);
+    add_to_owners(flops, stage, input, spec, rank, sum);
   });
   for_separate_shares(stage, input, [&](std::size_t i, const SeparatePart& one) {
     flops[at(stage.shares[i].rank)] += work_of(*input.optimizer.matrix, one.part.rows, one.part.cols).first_bases;

@@ -10,6 +10,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/refresh/auto_period.hpp"
+#include "parallel/plan/expert_owners.hpp"
 #include "parallel/plan/matrix_groups.hpp"
 #include "parallel/plan/plan_cost.hpp"
 
@@ -83,7 +84,7 @@ void add_loads(const StagePlan& stage, const Plan& plan, const MatrixIndex& inde
     for (const MatrixPart& part : matrix_parts(spec, o)) {
       const RefreshLoad load = load_of(*o.matrix, part, next++, speed.flops_of(part.rows, part.cols));
       for (int rank = 0; rank < plan.dp * plan.tp; ++rank) {
-        const bool owns = stage.owner[i] < 0 || stage.owner[i] == rank / plan.tp;
+        const bool owns = is_owner(stage, static_cast<int>(i), plan.input, rank / plan.tp);
         const bool homes = stage.home[i] == every_rank || stage.home[i] == rank % plan.tp;
         if (owns && homes) loads[rank].push_back(load);
       }

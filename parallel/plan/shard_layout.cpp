@@ -11,6 +11,7 @@
 #include "core/optimizer/base/routing.hpp"
 #include "parallel/plan/block_turns.hpp"
 #include "parallel/plan/expert_layout.hpp"
+#include "parallel/plan/expert_owners.hpp"
 
 namespace sestina {
 
@@ -365,8 +366,7 @@ void own_rows(RankLayout& layout, const StagePlan& stage, const GradientBuckets&
     const OwnedRows rows = owned_rows(stage, all, spec, tensor.local, dp_rank);
     tensor.owned_begin = rows.begin;
     tensor.owned_end = rows.end;
-    const bool copied = stage.owner[at(spec)] == every_rank && dp_rank > 0;
-    tensor.saved = !copied && tensor.counted;
+    tensor.saved = is_first_owner(stage, spec, input, dp_rank) && tensor.counted;
     const BucketPlace place = all.place[at(spec)];
     const BucketLayout& bucket = all.buckets[at(place.bucket)];
     const std::int64_t offset = bucket.offset[at(place.entry)];
@@ -387,6 +387,20 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
   return layout;
 }
 
+namespace {
+
+// Returns whether a rank holds a tensor, of whose model it is enough to know the stage: all its blocks have the same
+// number of experts.
+bool is_held(const StagePlan& stage, int spec, const ParallelOptions& parallel, int dp_rank) {
+  if (!is_shared_out(stage.specs[at(spec)], parallel.ep)) return true;
+  ModelConfig model;
+  for (const TensorSpec& other : stage.specs)
+    model.num_experts = std::max<std::int64_t>(model.num_experts, other.expert + 1);
+  return holding_rank(stage.specs[at(spec)], model, parallel) == expert_rank(parallel, dp_rank);
+}
+
+}  // namespace
+
 std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
   using TpUpdate = ParallelOptions::TpUpdate;
   std::vector<std::vector<int>> groups;
@@ -396,7 +410,9 @@ std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const Paralle
   if (parallel.tp_update == TpUpdate::duplicated)
     for (const int spec :
          backward_order(stage.specs, [&](std::size_t i) { return is_homed(stage, static_cast<int>(i), parallel); }))
-      if (stage.owner[at(spec)] == dp_rank || stage.owner[at(spec)] == every_rank) groups.push_back({spec});
+      if (stage.owner[at(spec)] == dp_rank ||
+          (stage.owner[at(spec)] == every_rank && is_held(stage, spec, parallel, dp_rank)))
+        groups.push_back({spec});
   return groups;
 }
 

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/optimizer/base/routing.hpp"
+#include "parallel/plan/expert_owners.hpp"
 #include "parallel/plan/shard_layout.hpp"
 
 namespace sestina {
@@ -26,7 +27,8 @@ std::vector<int> owners_of(const Plan& plan, int number, int spec) {
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   for (int dp_rank = 0; dp_rank < plan.dp; ++dp_rank)
     for (int tp_rank = 0; tp_rank < plan.tp; ++tp_rank)
-      if ((owner < 0 || owner == dp_rank) && (!homed || is_home(stage, spec, tp_rank)))
+      if ((owner == scalar_tensor || is_owner(stage, spec, plan.input, dp_rank)) &&
+          (!homed || is_home(stage, spec, tp_rank)))
         ranks.push_back(first + dp_rank * plan.tp + tp_rank);
   return ranks;
 }

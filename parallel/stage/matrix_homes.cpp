@@ -4,6 +4,7 @@
 
 #include "core/model/initialise.hpp"
 #include "parallel/exchange/update_exchange.hpp"
+#include "parallel/plan/expert_owners.hpp"
 #include "parallel/stage/rectangle.hpp"
 
 namespace sestina {
@@ -46,7 +47,7 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput
       if (!is_home(stage, spec, group_.rank())) continue;
       Homed matrix;
       matrix.spec = stage.specs[at(spec)];
-      matrix.saved = (stage.owner[at(spec)] != every_rank || dp_rank == 0) &&
+      matrix.saved = is_first_owner(stage, spec, input, dp_rank) &&
                      (input.parallel.tp_update == ParallelOptions::TpUpdate::home || group_.rank() == 0);
       matrix.master = decltype(matrix.master)("sestina::master", static_cast<std::size_t>(matrix.spec.rows),
                                               static_cast<std::size_t>(matrix.spec.cols));

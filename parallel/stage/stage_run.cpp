@@ -1,5 +1,6 @@
 #include "parallel/stage/stage_run.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -23,7 +24,8 @@ StageRun<Exec, T>::StageRun(const Exec& exec, const StageParts& parts, const Ran
   if (clip && minibatches > 1) clip->keep(minibatches);
   if (ExpertLoads* const loads = stage_.expert_loads()) loads->keep(minibatches);
   if (drift_every_ > 0 && place_.delay > 0 && place_.stash == ParallelOptions::Stash::on)
-    meter_ = std::make_unique<DriftMeter<Exec, T>>(stage_.arena());
+    meter_ =
+        std::make_unique<DriftMeter<Exec, T>>(stage_.arena(), stage_.part().ep > 1 && rank.groups.grid.dp_rank > 0);
   const ProcessGrid& grid = rank.groups.grid;
   if (rotations_every_ > 0 || rank.part.config.linear.merge_bound > 0)
     rotations_ = std::make_unique<RotationMeter<Exec, T>>(
@@ -341,10 +343,24 @@ void StageRun<Exec, T>::finish_gradients() {
 
 template <class Exec, class T>
 void StageRun<Exec, T>::start_corrections(bool read) {
+  if (read && !std::exchange(knows_rows_, true)) count_rows_again();
   if (read)
     correction_.restored(exec_);
   else
     correction_.begin(exec_, updates_);
+}
+
+// Saves have the counts of a mixture where its kernels left them: brings those of passes in flight to the host.
+template <class Exec, class T>
+void StageRun<Exec, T>::count_rows_again() {
+  for (std::int64_t micro = updates_ * place_.micros; micro < in_flight_end(place_.ahead); ++micro)
+    for (LayerActivations<Exec, T>& layer : slots_.of(micro).layers) {
+      if (!layer.rows) continue;
+      ExpertRows& rows = *layer.rows;
+      Kokkos::deep_copy(exec_, Vector<std::int64_t, Host>(rows.sent.data(), rows.sent.size()), layer.counts);
+      exec_.fence("rows of experts");
+      rows.received = rows.sent;
+    }
 }
 
 // Other ranks have sent, or will send, all that their own forward passes made.
@@ -360,18 +376,33 @@ void StageRun<Exec, T>::drop_in_flight() {
       tie_->weights.receive(exec_, minibatch);
 }
 
+// Data-parallel ranks hold the same weights, which the first one saves, but for experts that they share out: of these
+// the first that holds them does. What a rank does not hold is no field of it.
+static void save_experts_once(std::vector<StateField>& fields, const StagePlan& plan, const ModelPart& part,
+                              int dp_rank) {
+  if (part.ep == 1) return;
+  std::erase_if(fields, [](const StateField& field) { return field.row_begin == field.row_end; });
+  for (StateField& field : fields) {
+    const std::string name = field.path.substr(field.path.rfind('/') + 1);
+    const auto spec =
+        std::find_if(plan.specs.begin(), plan.specs.end(), [&](const TensorSpec& s) { return s.name == name; });
+    field.saved = field.saved && (spec->expert >= 0 ? dp_rank < part.ep : dp_rank == 0);
+  }
+}
+
 template <class Exec, class T>
 std::vector<StateField> StageRun<Exec, T>::in_flight_fields(bool in_flight, bool reading) const {
   const ProcessGrid& grid = shared_->groups.ranks.grid;
   std::vector<StateField> all;
   const std::int64_t oldest = std::max(place_.version(updates_), updates_ - versions_.depth());
   const std::int64_t newest = correction_.predicts() ? updates_ : updates_ - 1;
-  const bool apart = exchanges_.drifts(), saved = apart || grid.dp_rank == 0;
+  const bool apart = exchanges_.drifts(), saved = apart || stage_.part().ep > 1 || grid.dp_rank == 0;
   const std::string path = apart ? fmt::format("/run/pipeline/replica_{}", grid.dp_rank) : "/run/pipeline";
   for (std::int64_t version = oldest; version <= newest; ++version)
     for (StateField& field : versions_.fields(version, fmt::format("{}/version_{}", path, updates_ - version), saved))
       all.push_back(std::move(field));
   for (StateField& field : correction_.fields(path, saved)) all.push_back(std::move(field));
+  save_experts_once(all, plan_, stage_.part(), grid.dp_rank);
   if (place_.stash == ParallelOptions::Stash::on || !in_flight) return all;
   const std::int64_t first = updates_ * place_.micros;
   const std::string shard = grid.tp > 1 ? fmt::format("/shard_{}", grid.tp_rank) : "";  // a shard of rows, or of heads

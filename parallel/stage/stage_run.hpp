@@ -51,6 +51,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   std::vector<StateField> in_flight_fields(bool in_flight, bool reading) const override;
   void restored() override {
     if (in_) in_->restored(in_flight_end(place_.ahead_before));
+    knows_rows_ = place_.stash != ParallelOptions::Stash::saved;
   }
   void drop_in_flight() override;
 
@@ -129,6 +130,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   void finish_part(int block, int micro, typename Stage<Exec, T>::Part);
   PassProbe<Exec, T>& probe();
   void complete_for_experts();
+  void count_rows_again();
   void before_update();
   void note_delay();
   void after_update(std::int64_t t);
@@ -160,7 +162,8 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
   std::int64_t drift_every_;  // in updates; 0: a synchronous pipeline
   std::int64_t made_ = 0;     // updates since the start of the process
   GradientDigests<Exec, T>* watch_ = nullptr;
-  bool again_ = false;  // the pass under way is one of an audit
+  bool again_ = false;      // the pass under way is one of an audit
+  bool knows_rows_ = true;  // of the experts, in passes that were in flight when the run was saved
 };
 
 }  // namespace sestina

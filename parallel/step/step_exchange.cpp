@@ -110,7 +110,7 @@ void StepExchange::add_reports(const ReportParts& parts, const double* numbers, 
 }
 
 // Adds the updates of of_rank_. The first rank of each stage speaks for it; its tensor-parallel ranks have a part of
-// its weights each.
+// its weights each, and those with which it holds all experts have theirs.
 void StepExchange::add_updates(int rank, FinishedStep& step) const {
   for (int stage = 0; stage < plan_.pp; ++stage) {
     const int in_group = rank - plan_.pipe.rank_of(stage) * plan_.dp * plan_.tp;
@@ -119,7 +119,7 @@ void StepExchange::add_updates(int rank, FinishedStep& step) const {
     if (in_group == 0) {
       all = part;
       if (stage + 1 == plan_.pp) step.sums.loss = of_rank_.sums.loss;
-    } else if (0 < in_group && in_group < plan_.tp) {
+    } else if (0 < in_group && in_group < plan_.tp * plan_.input.parallel.ep) {
       all.moved += part.moved;
       all.weight += part.weight;
     }

@@ -323,6 +323,12 @@ TEST(PlannedBytes, OfExperts) {
       run.options.parallel.shard = ParallelOptions::Shard::state;
       run.options.parallel.partition = ParallelOptions::Partition::groups;
       if (std::string(kind) == "muon") largest.add(compare(run, fmt::format("shares, tp {}, experts over {}", tp, ep)));
+      run.options.parallel.partition = ParallelOptions::Partition::replicated;
+      for (const auto update : {ParallelOptions::TpUpdate::home, ParallelOptions::TpUpdate::duplicated}) {
+        if (tp == 1 && update == ParallelOptions::TpUpdate::duplicated) continue;
+        run.options.parallel.tp_update = update;
+        largest.add(compare(run, fmt::format("{}, tp {}, copies of experts over {}", kind, tp, ep)));
+      }
     }
 }
 

@@ -297,9 +297,16 @@ TEST(ExpertDeck, RefusesWhatDoesNotFit) {
   EXPECT_EQ(errors_of("dp = 4\nep = 2\ntp = 2\nshard = \"weights\"\n"), "");
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 3\n"), "does not divide parallel.dp = 4"));
   EXPECT_TRUE(told(errors_of("dp = 16\nep = 16\n"), "does not divide model.num_experts = 8"));
-  EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\npartition = \"replicated\"\n"), "ranks hold different experts"));
+  const std::string replicated = "dp = 4\nep = 2\npartition = \"replicated\"\n";
+  EXPECT_EQ(errors_of(replicated, "[optimizer]\nkind = \"soap\"\n"), "");
+  const std::string eager = "mode = \"async\"\nvisibility = \"eager\"\nstaleness = 2\n";
+  EXPECT_TRUE(told(errors_of(replicated, "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\n" + eager),
+                   "they hold different experts"));
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\nexpert_room = 0.5\n"), "less room than the mean"));
-  EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\npp = 2\nschedule = \"async-1f1b\"\n"), "async-1f1b"));
+  const std::string asynchronous = "dp = 4\nep = 2\npp = 2\nschedule = \"async-1f1b\"\n";
+  EXPECT_EQ(errors_of(asynchronous), "");
+  EXPECT_EQ(errors_of(asynchronous + "stash = \"recompute\"\n"), "");
+  EXPECT_TRUE(told(errors_of(asynchronous + "stash = \"saved\"\n"), "rows that came to the experts of a rank"));
   EXPECT_TRUE(told(errors_of("dp = 4\nep = 2\n", "[run]\naudit_every = 2\ndeterministic = true\n"), "run.audit_every"));
 }
 
