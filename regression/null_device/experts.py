@@ -10,11 +10,11 @@ HIDDEN, INNER, LAYERS, ROWS = 64, 48, 2, 1024  # rows: 8 sequences of 64 tokens,
 
 
 def rows_of(experts):
-    """Rows of each expert: no two the same where that can be, every fourth expert without."""
+    """Rows of each expert, more for each than for the one before; every fourth expert has none."""
     busy = [e for e in range(experts) if e % 4 != 2]
     rows = [0] * experts
-    for place, e in enumerate(busy):
-        rows[e] = ROWS // len(busy) - len(busy) // 2 + place
+    for place, e in enumerate(busy, 1):
+        rows[e] = max(1, 2 * ROWS * place // (len(busy) * (len(busy) + 1)))
     rows[busy[-1]] += ROWS - sum(rows)
     return rows
 

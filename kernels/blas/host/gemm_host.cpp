@@ -271,9 +271,11 @@ struct Gemm<Exec>::State {
 
   // Runs a product of a group in parts that have a power of two of the rows of A: a library prepares each product when
   // its shape is first seen, and few are ever seen, however many rows there are. The rows alone decide about the bits.
+  // Where nothing is prepared, rows stay together, and B is packed once.
   void run_by_rows(const Product& p, const Operands& x) {
     const ElementSize size = element_size(p.types);
     const bool plain = p.op_a == Op::none;
+    if (plain && host::is_packed(p.types, deterministic)) return run(p, x);
     const std::int64_t rows = plain ? p.m : p.k;
     for (std::int64_t begin = 0, next = 0; begin < rows; begin = next) {
       next = begin + static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows - begin)));

@@ -51,6 +51,10 @@ class Library {
   std::unique_ptr<State> state_;
 };
 
+// Returns whether run(), or run_packed() where `fixed`, computes all products of these types as packed ones of the
+// program itself, which prepares nothing for a shape.
+bool is_packed(GemmTypes, bool fixed);
+
 // Returns the widest instruction set that the library uses on this processor, as instruction_set.hpp names it.
 const char* library_instruction_set();
 

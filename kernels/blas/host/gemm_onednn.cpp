@@ -263,6 +263,11 @@ bool Library::run_packed(const Product& p, const Operands& x) {
   return true;
 }
 
+bool is_packed(GemmTypes types, bool fixed) {
+  const Bf16Way way = bf16_way();
+  return reads_bf16(types) && (way == Bf16Way::widened || (fixed && way != Bf16Way::emulated));
+}
+
 const char* library_instruction_set() {
   if (uses(dnnl::cpu_isa::avx512_core_amx)) return "amx-bf16";
   if (uses(dnnl::cpu_isa::avx512_core_bf16)) return "avx512bf16";

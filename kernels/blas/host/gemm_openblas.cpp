@@ -9,6 +9,8 @@ Bf16Way bf16_way() { return Bf16Way::widened; }
 
 namespace host {
 
+bool is_packed(GemmTypes types, bool) { return reads_bf16(types); }
+
 const char* library_instruction_set() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return "avx512f";
