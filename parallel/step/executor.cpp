@@ -39,6 +39,9 @@ Passes Executor::backward(std::int64_t t, double factor, Batches& batches, const
   if (!updates_in_passes_)
     for (auto& run : runs_) sum_stage(*run);
   complete_sums();
+  // Such a step may end the run: no weights are on their way then.
+  const bool fine = std::isfinite(sums_.norm) && std::isfinite(sums_.loss) && sums_.weights_finite;
+  if (overlaps_ && !fine) finish_gather();
   if (updates_in_passes_) return {};
   return {.sums = sums_};
 }
