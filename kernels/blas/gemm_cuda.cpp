@@ -3,7 +3,6 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -77,7 +76,7 @@ template <class TA, class TC>
 void Gemm<Kokkos::Cuda>::batch(std::size_t count, const Apart& apart, Op op_a, Op op_b, Acc<TA> alpha,
                                Matrix<const TA, Kokkos::Cuda> a, Matrix<const TA, Kokkos::Cuda> b, Acc<TA> beta,
                                Matrix<TC, Kokkos::Cuda> c) {
-  const auto [m, n, k] = sizes_of<TA, TC>(op_a, op_b, a, b, c);
+  const auto [m, n, k] = int_product_sizes(op_a, op_b, a, b, c);
   SESTINA_REQUIRE(count <= std::size_t(std::numeric_limits<int>::max()), "{} products exceed an int", count);
   if (m == 0 || n == 0 || count == 0) return;  // k = 0: cuBLAS scales C by beta
   state_->count.flops += 2.0 * double(count) * double(m) * double(n) * double(k);
@@ -189,8 +188,8 @@ void Gemm<Kokkos::Cuda>::run_group(std::size_t count, Op op_a, Op op_b, Acc<TA> 
     if (s.timing) s.begin();
     for (std::size_t i = 0; i < count; ++i) {
       const GroupOperands<TA, TC, Kokkos::Cuda> x = next(each, i);
-      const std::array<std::size_t, 3> sizes = sizes_of<TA, TC>(op_a, op_b, x.a, x.b, x.c);
-      const std::size_t m = sizes[0], n = sizes[1], k = sizes[2];
+      const GemmShape sizes = int_product_sizes(op_a, op_b, x.a, x.b, x.c);
+      const auto [m, n, k] = sizes;
       if (m == 0 || n == 0 || (k == 0 && beta == 1)) continue;
       if (k > 0) {
         s.count.flops += 2.0 * double(m) * double(n) * double(k);

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <vector>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/gemm.hpp"
+#include "kernels/blas/product_sizes.hpp"
 
 namespace sestina::cublas {
 
@@ -34,27 +33,6 @@ constexpr cublasComputeType_t compute_type(bool deterministic, bool tf32) {
 }
 
 inline cublasOperation_t operation(Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; }
-
-template <class View>
-int int_leading(const View& x) {
-  const std::int64_t stride = leading_dimension(x);
-  SESTINA_REQUIRE(stride <= std::numeric_limits<int>::max(), "leading dimension {} exceeds an int", stride);
-  return static_cast<int>(stride);
-}
-
-// Returns m, n and k of a product.
-template <class TA, class TC>
-std::array<std::size_t, 3> sizes_of(Op op_a, Op op_b, const Matrix<const TA, Kokkos::Cuda>& a,
-                                    const Matrix<const TA, Kokkos::Cuda>& b, const Matrix<TC, Kokkos::Cuda>& c) {
-  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
-  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
-  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
-                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
-                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(std::max({m, n, k}) <= std::size_t(std::numeric_limits<int>::max()), "{} x {} x {} exceeds an int", m,
-                  n, k);
-  return {m, n, k};
-}
 
 // Whether cuBLAS has groups of products of these types.
 template <class TA, class TC>
@@ -153,12 +131,12 @@ struct Group {
 
   // Adds the product of A and B as they lie by rows: they change places.
   template <class T>
-  void add(Op a_op, Op b_op, const std::array<std::size_t, 3>& sizes, const GroupOperands<T, T, Kokkos::Cuda>& x) {
+  void add(Op a_op, Op b_op, const GemmShape& sizes, const GroupOperands<T, T, Kokkos::Cuda>& x) {
     op_a[count] = operation(b_op);
     op_b[count] = operation(a_op);
-    m[count] = int(sizes[1]);
-    n[count] = int(sizes[0]);
-    k[count] = int(sizes[2]);
+    m[count] = int(sizes.n);
+    n[count] = int(sizes.m);
+    k[count] = int(sizes.k);
     lda[count] = int_leading(x.b);
     ldb[count] = int_leading(x.a);
     ldc[count] = int_leading(x.c);

@@ -11,25 +11,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 #include "kernels/base/error.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/matrix_passes.hpp"
+#include "kernels/blas/product_sizes.hpp"
 
 namespace sestina {
 namespace portable {
 
 template <class T, class Exec, class Layout>
 using Operand = Kokkos::View<T**, Layout, typename Exec::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-
-template <class View>
-std::int64_t int_leading(const View& x) {
-  const std::int64_t stride = leading_dimension(x);
-  SESTINA_REQUIRE(stride <= std::numeric_limits<int>::max(), "leading dimension {} exceeds an int", stride);
-  return stride;
-}
 
 // by_rows views X (rows, cols) as it lies; by_columns views X^T (cols, rows), whose columns are the rows of X.
 template <class Exec, class T>
@@ -142,13 +135,7 @@ template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::operator()(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b,
                             Acc<TA> beta, Matrix<TC, Exec> c) {
-  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
-  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
-  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
-                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
-                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
-  SESTINA_REQUIRE(std::max({m, n, k}) <= std::size_t(std::numeric_limits<int>::max()), "{} x {} x {} exceeds an int", m,
-                  n, k);
+  const auto [m, n, k] = int_product_sizes(op_a, op_b, a, b, c);
   if (m == 0 || n == 0) return;
   state_->count.flops += 2.0 * double(m) * double(n) * double(k);
   state_->begin();

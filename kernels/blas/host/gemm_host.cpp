@@ -15,6 +15,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
 #include "kernels/blas/host/group_shares.hpp"
+#include "kernels/blas/product_sizes.hpp"
 
 namespace sestina {
 namespace {
@@ -104,11 +105,7 @@ ElementSize element_size(GemmTypes types) {
 template <class TA, class TC, class Exec>
 Product describe(Op op_a, Op op_b, Acc<TA> alpha, Matrix<const TA, Exec> a, Matrix<const TA, Exec> b, Acc<TA> beta,
                  Matrix<TC, Exec> c) {
-  const bool plain_a = op_a == Op::none, plain_b = op_b == Op::none;
-  const std::size_t m = a.extent(plain_a ? 0 : 1), k = a.extent(plain_a ? 1 : 0), n = b.extent(plain_b ? 1 : 0);
-  SESTINA_REQUIRE(b.extent(plain_b ? 0 : 1) == k && c.extent(0) == m && c.extent(1) == n,
-                  "product of A ({}, {}){} and B ({}, {}){} into C ({}, {})", a.extent(0), a.extent(1),
-                  plain_a ? "" : "^T", b.extent(0), b.extent(1), plain_b ? "" : "^T", c.extent(0), c.extent(1));
+  const auto [m, n, k] = product_sizes(op_a, op_b, a, b, c);
   return {types_of<TA, TC>(),
           op_a,
           op_b,
@@ -434,24 +431,14 @@ template <class Exec>
 template <class TA, class TC>
 void Gemm<Exec>::symmetric(Op op, Acc<TA> alpha, Matrix<const TA, Exec> a, Acc<TA> beta, Matrix<TC, Exec> c) {
   const bool plain = op == Op::none;
-  const std::size_t m = a.extent(plain ? 0 : 1), k = a.extent(plain ? 1 : 0);
+  const std::size_t m = a.extent(plain ? 0 : 1);
   SESTINA_REQUIRE(c.extent(0) == m && c.extent(1) == m, "symmetric product of A ({}, {}){} into C ({}, {})",
                   a.extent(0), a.extent(1), plain ? "" : "^T", c.extent(0), c.extent(1));
+  const Product product = describe<TA, TC, Exec>(op, plain ? Op::transpose : Op::none, alpha, a, a, beta, c);
   if (m == 0) return;
-  if (k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
-  const Product product{types_of<TA, TC>(),
-                        op,
-                        plain ? Op::transpose : Op::none,
-                        static_cast<double>(beta),
-                        alpha != 1,
-                        std::int64_t(m),
-                        std::int64_t(m),
-                        std::int64_t(k),
-                        leading_dimension(a),
-                        leading_dimension(a),
-                        leading_dimension(c)};
+  if (product.k == 0 || alpha == 0) return scale<TC, Exec>(c, static_cast<double>(beta));
   const Operands operands{alpha, a.data(), a.data(), c.data()};
-  state_->timed(double(m) * double(m) * double(k), [&] { state_->template run_symmetric<TC>(product, operands); });
+  state_->timed(operations(product) / 2, [&] { state_->template run_symmetric<TC>(product, operands); });
 }
 
 template <class Exec>
