@@ -6,6 +6,7 @@
 
 #include "core/check/checker.hpp"
 #include "core/layout/model_size.hpp"
+#include "core/model/context.hpp"
 #include "kernels/blas/gemm.hpp"
 
 namespace sestina {
@@ -82,9 +83,9 @@ class ProductCheck {
                   {expected("C", y, sum_bound<TC>(k), sums, places, std::sqrt(static_cast<double>(k)) / 3)}, [&] {
                     gemm_.template grouped<TA, TC>(ends.size(), Op::none, op, 1, 0, [&](std::size_t e) {
                       const std::size_t begin = e == 0 ? 0 : ends[e - 1];
-                      return GroupOperands<TA, TC, Exec>{rows_of(x.matrix(), begin, ends[e]),
-                                                         rows_of(w.matrix(), e * out, (e + 1) * out),
-                                                         rows_of(y.matrix(), begin, ends[e])};
+                      return GroupOperands<TA, TC, Exec>{row_range(x.matrix(), begin, ends[e]),
+                                                         row_range(w.matrix(), e * out, (e + 1) * out),
+                                                         row_range(y.matrix(), begin, ends[e])};
                     });
                   });
   }
@@ -112,9 +113,9 @@ class ProductCheck {
                   [&] {
                     gemm_.template grouped<TA, TC>(ends.size(), Op::transpose, Op::none, 1, 0, [&](std::size_t e) {
                       const std::size_t begin = e == 0 ? 0 : ends[e - 1];
-                      return GroupOperands<TA, TC, Exec>{rows_of(dy.matrix(), begin, ends[e]),
-                                                         rows_of(x.matrix(), begin, ends[e]),
-                                                         rows_of(c.matrix(), e * out, (e + 1) * out)};
+                      return GroupOperands<TA, TC, Exec>{row_range(dy.matrix(), begin, ends[e]),
+                                                         row_range(x.matrix(), begin, ends[e]),
+                                                         row_range(c.matrix(), e * out, (e + 1) * out)};
                     });
                   });
   }
@@ -139,10 +140,6 @@ class ProductCheck {
  private:
   static std::size_t expert_of(const std::vector<std::size_t>& ends, std::size_t row) {
     return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), row) - ends.begin());
-  }
-  template <class M>
-  static M rows_of(const M& m, std::size_t begin, std::size_t end) {
-    return Kokkos::subview(m, std::pair(begin, end), Kokkos::ALL);
   }
   const CheckContext<Exec>& context_;
   Gemm<Exec>& gemm_;

@@ -71,34 +71,29 @@ class RowsInTurn {
 template <class Views>
 using ExpertLayer = typename Views::Linear Views::Layer::Expert::*;
 
-// Computes y = x W^T of each expert's rows, all in one group of products (dense, without biases, as experts are).
+// Computes y = x op(W) of each expert's rows, all in one group of products (dense, without biases, as experts are).
 template <class Exec, class T>
-void forward_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
-                        ExpertLayer<Weights<Exec, T>> layer, const Matrix<const T, Exec>& x, const Matrix<T, Exec>& y) {
+void products_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
+                         ExpertLayer<Weights<Exec, T>> layer, Op op, const Matrix<const T, Exec>& x,
+                         const Matrix<T, Exec>& y) {
   RowsInTurn<Exec> rows(context, all);
-  if (std::is_same_v<Exec, Host> && context.thin) {
-    for (const auto& expert : w.experts) {
-      rows.next();
-      if (rows.of(x).extent(0) > 0) forward_product<Exec, T>(context, (expert.*layer).weight, rows.of(x), rows.of(y));
-    }
-    return;
-  }
-  context.gemm.template grouped<T, T>(w.experts.size(), Op::none, Op::transpose, 1, 0, [&](std::size_t i) {
+  context.gemm.template grouped<T, T>(w.experts.size(), Op::none, op, 1, 0, [&](std::size_t i) {
     rows.next();
     return GroupOperands<T, T, Exec>{rows.of(x), (w.experts[i].*layer).weight, rows.of(y)};
   });
 }
 
-// Computes dx = dy W of each expert's rows, all in one group.
+// Computes y = x W^T; a decoder's few rows go expert by expert.
 template <class Exec, class T>
-void backward_input_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
-                               ExpertLayer<Weights<Exec, T>> layer, const Matrix<const T, Exec>& dy,
-                               const Matrix<T, Exec>& dx) {
+void forward_of_experts(Context<Exec>& context, const ExpertRows& all, const typename Weights<Exec, T>::Layer& w,
+                        ExpertLayer<Weights<Exec, T>> layer, const Matrix<const T, Exec>& x, const Matrix<T, Exec>& y) {
+  if (!std::is_same_v<Exec, Host> || !context.thin)
+    return products_of_experts<Exec, T>(context, all, w, layer, Op::transpose, x, y);
   RowsInTurn<Exec> rows(context, all);
-  context.gemm.template grouped<T, T>(w.experts.size(), Op::none, Op::none, 1, 0, [&](std::size_t i) {
+  for (const auto& expert : w.experts) {
     rows.next();
-    return GroupOperands<T, T, Exec>{rows.of(dy), (w.experts[i].*layer).weight, rows.of(dx)};
-  });
+    if (rows.of(x).extent(0) > 0) forward_product<Exec, T>(context, (expert.*layer).weight, rows.of(x), rows.of(y));
+  }
 }
 
 // Sets, or adds to, the gradients dy^T x of each expert's weights, all in one group; gate and up may lie apart.
@@ -235,7 +230,7 @@ Matrix<Acc<T>, Exec> backward_to_expert_up(Context<Exec>& context, const typenam
     send<Exec, T>(context, *a.rows, rows, d.rows);
     arrive(context, shared);
   }
-  backward_input_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::down, d.rows, d.inner);
+  products_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::down, Op::none, d.rows, d.inner);
   weighted_swiglu_backward<Exec, T>(context.exec, d.inner, row_range(a.expert_up, 0, a.rows->here()),
                                     Vector<A, Exec>(weight.data(), weight.size()));
   return send_back<Exec, A>(context, *a.rows, weight, sorted);
@@ -265,7 +260,7 @@ void experts_backward_input(Context<Exec>& context, const typename Weights<Exec,
   auto frame = context.workspace.frame();
   const Matrix<Acc<T>, Exec> d_weight = backward_to_expert_up<Exec, T>(context, w, a, d_out, shared.to_up, d);
   const Matrix<T, Exec> rows = context.workspace.template take<T>(d.rows.extent(0), d_in.extent(1));
-  backward_input_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::up, a.expert_up, rows);
+  products_of_experts<Exec, T>(context, *a.rows, w, &Weights<Exec, T>::Layer::Expert::up, Op::none, a.expert_up, rows);
   const Matrix<T, Exec> back = context.experts ? take_sorted<T>(context, a, d_in.extent(1)) : Matrix<T, Exec>();
   const Matrix<T, Exec> of_tokens = send_back<Exec, T>(context, *a.rows, rows, back);
   arrive(context, shared.to_input);
