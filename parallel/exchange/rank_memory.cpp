@@ -120,7 +120,7 @@ RankMemory stage_memory(const Planned& s, Shard& shard, const ModelSize& common,
   memory.size.gradients = gradient_memory(s, shard, layout, dp_rank);
   updates.add(updated_tensors(shard.stage, layout, o, dp_rank, shard.tp_rank), shard.stage, memory);
   memory.size.exchanges = shard.reduction.bytes(dp_rank) + shard.expert_reduction.bytes(dp_rank / o.parallel.ep) +
-                          memory_of_places(home_places(shard.stage, o.parallel, dp_rank, shard.tp_rank), s.width) +
+                          memory_of_places(home_places(shard.stage, o, dp_rank, shard.tp_rank), s.width) +
                           memory_of_shares(shard.stage, o, dp_rank * s.plan.tp + shard.tp_rank);
   memory.size.workspace += rotation_scratch(s, shard);
   if (replicas_drift(o.parallel, o.optimizer)) {  // in host memory

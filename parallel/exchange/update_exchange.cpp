@@ -41,10 +41,10 @@ std::size_t memory_of_places(const RoundPlaces& places, StorageWidth width) {
   return bytes;
 }
 
-RoundPlaces home_places(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank, int tp_rank) {
+RoundPlaces home_places(const StagePlan& stage, const PlanInput& input, int dp_rank, int tp_rank) {
   RoundPlaces largest = {};
   std::size_t number = 0;
-  for (const std::vector<int>& specs : homed_groups(stage, parallel, dp_rank)) {
+  for (const std::vector<int>& specs : homed_groups(stage, input, dp_rank)) {
     std::size_t elements = 0;
     for (const int spec : specs)
       if (is_home(stage, spec, tp_rank))
@@ -57,7 +57,7 @@ RoundPlaces home_places(const StagePlan& stage, const ParallelOptions& parallel,
 
 void add_homes(Traffic& traffic, const StagePlan& stage, const PlanInput& input, int dp_rank) {
   const int tp = input.parallel.tp;
-  const std::vector<std::vector<int>> groups = homed_groups(stage, input.parallel, dp_rank);
+  const std::vector<std::vector<int>> groups = homed_groups(stage, input, dp_rank);
   const auto count = static_cast<std::int64_t>(groups.size());
   std::int64_t gradients = 0, updates = 0;  // bytes
   for (const std::vector<int>& group : groups)

@@ -19,7 +19,7 @@ using RoundPlaces = std::array<std::size_t, group_places>;  // elements of each
 std::size_t memory_of_places(const RoundPlaces&, StorageWidth);
 
 // Returns the places at a home, each for the largest group that comes there.
-RoundPlaces home_places(const StagePlan&, const ParallelOptions&, int dp_rank, int tp_rank);
+RoundPlaces home_places(const StagePlan&, const PlanInput&, int dp_rank, int tp_rank);
 
 // Adds what updates of a data-parallel rank's matrices send: whole gradients to homes, or to all ranks, and the weights
 // of homes back.

@@ -67,7 +67,7 @@ class CoherenceTally {
         add(local_shape(whole, input_.model, input_.parallel.tp, tp_rank));
     }
     for (int dp_rank = 0; dp_rank < input_.parallel.dp; ++dp_rank)
-      for (const std::vector<int>& group : homed_groups(stage, input_.parallel, dp_rank)) add_shards(stage, group);
+      for (const std::vector<int>& group : homed_groups(stage, input_, dp_rank)) add_shards(stage, group);
   }
 
  private:

@@ -387,21 +387,8 @@ RankLayout shard_layout(const StagePlan& stage, const GradientBuckets& all, cons
   return layout;
 }
 
-namespace {
-
-// Returns whether a rank holds a tensor, of whose model it is enough to know the stage: all its blocks have the same
-// number of experts.
-bool is_held(const StagePlan& stage, int spec, const ParallelOptions& parallel, int dp_rank) {
-  if (!is_shared_out(stage.specs[at(spec)], parallel.ep)) return true;
-  ModelConfig model;
-  for (const TensorSpec& other : stage.specs)
-    model.num_experts = std::max<std::int64_t>(model.num_experts, other.expert + 1);
-  return holding_rank(stage.specs[at(spec)], model, parallel) == expert_rank(parallel, dp_rank);
-}
-
-}  // namespace
-
-std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const ParallelOptions& parallel, int dp_rank) {
+std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const PlanInput& input, int dp_rank) {
+  const ParallelOptions& parallel = input.parallel;
   using TpUpdate = ParallelOptions::TpUpdate;
   std::vector<std::vector<int>> groups;
   if (parallel.tp == 1 || parallel.partition == ParallelOptions::Partition::groups) return groups;
@@ -410,9 +397,7 @@ std::vector<std::vector<int>> homed_groups(const StagePlan& stage, const Paralle
   if (parallel.tp_update == TpUpdate::duplicated)
     for (const int spec :
          backward_order(stage.specs, [&](std::size_t i) { return is_homed(stage, static_cast<int>(i), parallel); }))
-      if (stage.owner[at(spec)] == dp_rank ||
-          (stage.owner[at(spec)] == every_rank && is_held(stage, spec, parallel, dp_rank)))
-        groups.push_back({spec});
+      if (is_owner(stage, spec, input, dp_rank)) groups.push_back({spec});
   return groups;
 }
 

@@ -120,7 +120,7 @@ bool is_homed(const StagePlan&, int spec, const ParallelOptions&);
 
 // Returns the matrices of a data-parallel rank that are updated whole at a tensor-parallel home, group by group in the
 // order of their updates; none where nothing is homed.
-std::vector<std::vector<int>> homed_groups(const StagePlan&, const ParallelOptions&, int dp_rank);
+std::vector<std::vector<int>> homed_groups(const StagePlan&, const PlanInput&, int dp_rank);
 // True where a tensor-parallel rank is the home of a spec, or one of its homes.
 bool is_home(const StagePlan&, int spec, int tp_rank);
 

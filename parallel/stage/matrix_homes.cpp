@@ -12,7 +12,7 @@ template <class Exec, class T>
 MatrixHomes<Exec, T>::MatrixHomes(const Exec& exec, Communicator& tp_group, const StagePlan& stage,
                                   const PlanInput& input, const Arena<Exec, T>& arena, int dp_rank)
     : exec_(exec), group_(tp_group), rounds_(exec, tp_group, "homes") {
-  for (std::vector<int>& specs : homed_groups(stage, input.parallel, dp_rank)) {
+  for (std::vector<int>& specs : homed_groups(stage, input, dp_rank)) {
     Group group;
     group.specs = std::move(specs);
     groups_.push_back(std::move(group));
@@ -55,7 +55,7 @@ void MatrixHomes<Exec, T>::home_matrices(const StagePlan& stage, const PlanInput
     }
     group.end_homed = homed_.size();
   }
-  rounds_.make_places(home_places(stage, input.parallel, dp_rank, group_.rank()));
+  rounds_.make_places(home_places(stage, input, dp_rank, group_.rank()));
 }
 
 // Makes one message from every holder of shards to every home, and one back, with matrices in the order of the group.

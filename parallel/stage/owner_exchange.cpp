@@ -296,7 +296,7 @@ template <class Exec, class T>
 void WeightGather<Exec, T>::start(std::size_t number) {
   for (Bucket& bucket : buckets_) {
     if (bucket.number != number) continue;
-    start_after(exec_, group_, "update of a layer");
+    start_after(exec_, group_, "update of a bucket");
     bucket.weights.start();
     bucket.open = true;
   }
