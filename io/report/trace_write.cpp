@@ -53,7 +53,11 @@ void add_label(std::string& text, int pid, int tid, const char* of, const std::s
   text += ",\n";
 }
 
-json line_of(const Trace::Event& event, int rank) {
+// The thread of a row. Perfetto takes a thread 0 for the main one of its process, whose number is that of the process:
+// the first row is that, and no other row has the number of any process.
+int thread_of(int row, int rank, int ranks) { return row == 0 ? rank : ranks + row; }
+
+json line_of(const Trace::Event& event, int rank, int ranks) {
   json line{{"name", name_of(event)}, {"ts", static_cast<double>(event.begin) * microsecond}, {"pid", rank}};
   if (event.kind == Trace::Kind::count) {
     line.update({{"ph", "C"}, {"args", {{"value", event.value}}}});
@@ -62,13 +66,13 @@ json line_of(const Trace::Event& event, int rank) {
   line.update({{"ph", "X"},
                {"cat", category_of(event.kind)},
                {"dur", static_cast<double>(event.end - event.begin) * microsecond},
-               {"tid", event.row}});
+               {"tid", thread_of(event.row, rank, ranks)}});
   return line;
 }
 
 // The two ends of what happened to a block of state: bytes, tiers and the update that counts it are at the first.
-std::string block_lines(const Trace::Event& event, int rank, std::size_t id) {
-  json line = line_of(event, rank);
+std::string block_lines(const Trace::Event& event, int rank, int ranks, std::size_t id) {
+  json line = line_of(event, rank, ranks);
   line.erase("dur");
   line.update({{"ph", "b"},
                {"name", event.name},
@@ -81,14 +85,16 @@ std::string block_lines(const Trace::Event& event, int rank, std::size_t id) {
 }
 
 // Writes one event per line.
-std::string events_of(const Trace& trace, int rank, const std::string& label) {
+std::string events_of(const Trace& trace, int rank, int ranks, const std::string& label) {
   std::string text;
-  add_label(text, rank, 0, "process", label, rank);
-  for (std::size_t row = 0; row < trace.rows().size(); ++row)
-    add_label(text, rank, static_cast<int>(row), "thread", trace.rows()[row], static_cast<int>(row));
+  add_label(text, rank, rank, "process", label, rank);
+  for (int row = 0; const std::string& name : trace.rows()) {
+    add_label(text, rank, thread_of(row, rank, ranks), "thread", name, row);
+    ++row;
+  }
   for (const Trace::Event& event : trace.events()) {
     const auto id = static_cast<std::size_t>(&event - trace.events().data());
-    text += event.from != nullptr ? block_lines(event, rank, id) : line_of(event, rank).dump();
+    text += event.from != nullptr ? block_lines(event, rank, ranks, id) : line_of(event, rank, ranks).dump();
     text += ",\n";
   }
   text += json{{"ph", "i"},
@@ -96,7 +102,7 @@ std::string events_of(const Trace& trace, int rank, const std::string& label) {
                {"s", "p"},
                {"ts", 0},
                {"pid", rank},
-               {"tid", 0},
+               {"tid", rank},
                {"args", {{"dropped", trace.dropped()}}}}
               .dump();
   return text;
@@ -120,7 +126,7 @@ void write_trace(const std::string& path, const Trace& trace, Communicator& worl
     file->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
   });
   for (int rank = 0; rank < world.size(); ++rank) {  // one after another: the texts may be long
-    std::string text = rank == world.rank() ? events_of(trace, rank, label) : "";
+    std::string text = rank == world.rank() ? events_of(trace, rank, world.size(), label) : "";
     world.broadcast(text, rank);
     attempt([&] {
       if (rank > 0) file->write(",\n");

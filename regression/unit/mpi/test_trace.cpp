@@ -215,6 +215,19 @@ TEST(TraceOrder, TheSharedExpertWorksWhileTokensTravel) {
   }
 }
 
+// Perfetto shows the thread with the number of its process, and a thread 0, as the one main row: so computation has
+// that number, and no other row has the number of a process.
+void expect_rows_stay_apart(const std::map<int, std::vector<std::pair<int, std::string>>>& named) {
+  for (const auto& [pid, threads] : named) {
+    EXPECT_EQ(threads.at(0), (std::pair<int, std::string>(pid, "computation")));
+    std::set<int> seen{pid};
+    for (auto thread = threads.begin() + 1; thread != threads.end(); ++thread) {
+      EXPECT_FALSE(named.contains(thread->first)) << "rank " << pid << ", row " << thread->second;
+      EXPECT_TRUE(seen.insert(thread->first).second) << "rank " << pid << ", row " << thread->second;
+    }
+  }
+}
+
 // Ranks: TraceFile 2 4
 
 TEST(TraceFile, IsWhatAViewerReads) {
@@ -230,11 +243,13 @@ TEST(TraceFile, IsWhatAViewerReads) {
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> rows;
   std::set<std::string> names;
   std::set<int> labelled;
+  std::map<int, std::vector<std::pair<int, std::string>>> named;  // threads of each process
   double complete = 0;
   for (const nlohmann::json& event : trace.at("traceEvents")) {
     const std::string kind = event.at("ph"), name = event.at("name");
     const int pid = event.at("pid"), tid = event.at("tid");
     if (kind == "M" && name == "process_name") labelled.insert(pid);
+    if (kind == "M" && name == "thread_name") named[pid].push_back({tid, event.at("args").at("name")});
     if (kind != "X") continue;
     const double begin = event.at("ts"), duration = event.at("dur");
     EXPECT_GE(begin, 0);
@@ -245,6 +260,7 @@ TEST(TraceFile, IsWhatAViewerReads) {
   }
   EXPECT_EQ(complete, events);
   EXPECT_EQ(labelled.size(), static_cast<std::size_t>(world().size()));
+  expect_rows_stay_apart(named);
   for (const char* name : {"forward 0", "backward 5", "gradients 0", "weights 0", "loss and norm", "scalar optimizer"})
     EXPECT_EQ(names.count(name), 1u) << name;
   for (auto& [row, spans] : rows) {  // spans of a row lie inside one another or apart
