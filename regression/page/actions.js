@@ -25,7 +25,7 @@ function act() {
   results.crosses = every('[data-card="loss"] .cross').length;
   results.resumes = every('[data-card="loss"] .resume').length;
   results.cards = every("[data-card]").map(card => card.dataset.card);
-  results.stages = curves("preconditioner_age_mean_stage");
+  results.curvesOfStages = curves("preconditioner_age_mean_stage");
   results.stacks = every(".stack").length;
   results.stackSums = every(".stack").map(stack => [...stack.getAttribute("aria-label").matchAll(/\((\d+) %\)/g)].reduce((sum, [, percent]) => sum + Number(percent), 0));
   results.stackOfFirst = every(".stack")[0].getAttribute("aria-label");
@@ -33,9 +33,8 @@ function act() {
   results.touching = every('[data-card="loss"] .dot').map(dot => [dot.getAttribute("class"), Number(dot.getAttribute("cx"))])
     .filter(([name, x], i, all) => i > 0 && all[i - 1][0] === name && x - all[i - 1][1] > 0 && x - all[i - 1][1] < 5).length;
   results.loads = every(".loads:not(.stages)").map(svg => [svg.querySelectorAll(".measured").length, svg.querySelectorAll(".planned").length]);
-
   results.stages = every(".stages").map(svg => svg.querySelectorAll(".measured").length);
-
+  results.tallest = Math.max(...every(".card svg").map(svg => svg.getBoundingClientRect().height));
   results.updates = every(".updates").map(table => [table.querySelectorAll("tbody tr").length, table.querySelectorAll("th.layer").length, table.querySelectorAll(".heat").length]);
   results.updateTitles = [...one(".updates").querySelectorAll(".heat")].map(cell => cell.title);
   results.updateShades = [...one(".updates").querySelectorAll(".heat i")].map(shade => Number(getComputedStyle(shade).opacity));

@@ -72,7 +72,7 @@ class Page(unittest.TestCase):
                      "refresh_wait_s", "preconditioner_age_max", "preconditioner_age_mean_stage", "staleness", "drift", "tensors", "updates-1", "updates-2",
                      "rotation_norm", "rotation_defect", "sigma_max", "sigma_min", "rotations-2"):
             self.assertIn(card, self.seen["cards"])
-        self.assertEqual(self.seen["stages"], 3)  # curves of one run in one card
+        self.assertEqual(self.seen["curvesOfStages"], 3)  # curves of one run in one card
 
     def test_hover_reads_out_all_runs_and_marks_all_charts(self):
         self.assertIn("step 200", self.seen["tip"])
@@ -125,6 +125,9 @@ class Page(unittest.TestCase):
 
     def test_stages_have_a_bar_each_where_the_drift_is_known(self):
         self.assertEqual(self.seen["stages"], [2])
+
+    def test_a_card_that_is_alone_is_as_large_as_others(self):
+        self.assertLess(self.seen["tallest"], 300)  # that of the one run with stages would fill the page
 
     def test_updates_are_a_heat_map_by_layer(self):
         self.assertEqual(self.seen["updates"], [[2, 4, 4]] * 2)  # a cell over all layers for what is of none, and a layer without the tensor
