@@ -14,8 +14,8 @@ tools=(cmake ninja-build g++ pkg-config python3 git)
 libraries=(libdnnl-dev libopenblas-openmp-dev liblapacke-dev libhdf5-dev libopenmpi-dev libtomlplusplus-dev
   libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
   liburing-dev libgtest-dev libbenchmark-dev)
-# What some tests want in addition to these, and are skipped without: a Slurm to submit to, nodes out of network namespaces, a second compiler.
-test_tools=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins iproute2 shellcheck clang libomp-dev libclang-rt-dev valgrind)
+# What some tests want in addition to these, and are skipped without: a Slurm to submit to, nodes out of network namespaces, a second compiler, a browser.
+test_tools=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins iproute2 shellcheck clang libomp-dev libclang-rt-dev valgrind chromium)
 
 usage() {
   cat <<'END'

@@ -4,8 +4,9 @@ import math
 
 COLORS = ("#000000", "#d62728", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22",
           "#7f7f7f")
-WIDTH, HEIGHT = 760, 430  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 62, 210, 34, 48  # margins; the right one has the legend
+PLOT, HEIGHT = 488, 430  # pixels
+LEFT, TOP, BOTTOM = 62, 34, 48  # margins; on the right is the legend, as wide as its longest label
+SIGN = 6.4  # width of a letter of a label, on the safe side
 
 
 def ticks(low, high, wanted=6):
@@ -26,14 +27,15 @@ def write_svg(path, curves, title, x_label, y_label):
     ys = [y for _, points, *_ in curves for _, y in points]
     x0, x1, y0, y1 = min(xs), max(xs), min(ys), max(ys)
     x1, y1 = (x1 if x1 > x0 else x0 + 1), (y1 if y1 > y0 else y0 + 1)
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    right, bottom = LEFT + PLOT, HEIGHT - BOTTOM
+    width = round(right + 42 + SIGN * max(len(label) for label, *_ in curves))
 
     def place(x, y):
         return LEFT + (x - x0) / (x1 - x0) * (right - LEFT), bottom - (y - y0) / (y1 - y0) * (bottom - TOP)
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" font-family="sans-serif"',
            'font-size="12">',
-           f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+           f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>',
            f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>']
     for x in ticks(x0, x1):
         px, _ = place(x, y0)
@@ -48,6 +50,7 @@ def write_svg(path, curves, title, x_label, y_label):
     out.append(f'<text transform="translate(16 {(TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
                f'{escape(y_label)}</text>')
     for i, (label, points, number, pattern) in enumerate(curves):
+        pattern = pattern or ("" if number < len(COLORS) else "7 2")  # a colour that is there a second time
         color, dash = COLORS[number % len(COLORS)], f' stroke-dasharray="{pattern}"' if pattern else ""
         line = "M" + "L".join("{:.1f} {:.1f}".format(*place(x, y)) for x, y in points)
         legend = TOP + 10 + 17 * i
