@@ -177,7 +177,9 @@ class KernelBench {
                  narrow = 4 * (1 + sizeof(float) / double(block));
     const std::string name = fmt::format("AdamW of {:.1f} M", static_cast<double>(n) * 1e-6);
     const AdamWStep step{.lr = 1e-3};
-    time(name, 0, static_cast<double>(n) * (others + wide), [&] { adamw<Exec, T>(exec_, step, g, w, m, v, rounded); });
+    time(name, 0, static_cast<double>(n) * (others + wide), [&] {
+      adamw<Exec, T>(exec_, step, element_run<Exec, T>(g, w, rounded, {m, v}));
+    });
     const auto codes = buffer<std::uint8_t>(2 * n);
     const auto scales = buffer<float>(2 * rows);
     const CodedMoments<Exec> moments{block, Matrix<std::uint8_t, Exec>(codes.data(), rows, block),
@@ -185,7 +187,7 @@ class KernelBench {
                                      Matrix<float, Exec>(scales.data(), rows, 1),
                                      Matrix<float, Exec>(scales.data() + rows, rows, 1)};
     time(name + ", moments in 8 bits", 0, static_cast<double>(n) * (others + narrow),
-         [&] { adamw<Exec, T>(exec_, step, g, w, moments, rounded); });
+         [&] { adamw<Exec, T>(exec_, step, coded_run<Exec, T>(g, w, rounded, moments)); });
   }
 
   std::vector<KernelTime> result_;

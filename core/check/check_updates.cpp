@@ -37,7 +37,8 @@ void check_adamw(const CheckContext<Exec>& context) {
   if (narrow) outputs.push_back(expected("weight", rounded, spacing<T>, ws));
   const double bytes = static_cast<double>(n) * (7 * sizeof(A) + (narrow ? sizeof(T) : 0));
   checker.check({"AdamW", fmt::format("{}", n), 0, bytes}, std::move(outputs), [&] {
-    adamw<Exec, T>(checker.exec(), step, g.vector(), w.vector(), m.vector(), v.vector(), rounded.vector());
+    adamw<Exec, T>(checker.exec(), step,
+                   element_run<Exec, T>(g.vector(), w.vector(), rounded.vector(), {m.vector(), v.vector()}));
   });
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 #include "kernels/base/error.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 
@@ -76,28 +77,40 @@ KOKKOS_INLINE_FUNCTION float divisor_of(float scale) { return scale > 0 ? scale 
 inline constexpr std::size_t largest_moment_block = 2048;
 constexpr std::size_t moment_blocks(std::size_t cols, std::size_t block) { return (cols + block - 1) / block; }
 
+// Where the moments of a matrix lie.
+struct MomentArrays {
+  std::uint8_t *m = nullptr, *v = nullptr;       // (rows, cols)
+  float *m_scale = nullptr, *v_scale = nullptr;  // (rows, in_row)
+  std::size_t cols = 0, block = 0;               // block: columns of one; the last of a row may be shorter
+  std::size_t in_row = 0, blocks = 0;            // blocks of a row, and of all
+  std::size_t first = 0;                         // in a table: number of its first block, from 0 on without gaps
+};
+
 template <class Exec>
 struct CodedMoments {
   std::size_t block = 0;                 // columns; the last block of a row may be shorter
   Matrix<std::uint8_t, Exec> m, v;       // (rows, cols)
   Matrix<float, Exec> m_scale, v_scale;  // (rows, moment_blocks)
   std::size_t count() const { return m_scale.size(); }
-  void require() const {
+  // Returns the arrays. Error where they do not fit together.
+  MomentArrays arrays() const {
     const std::size_t rows = m.extent(0), cols = m.extent(1);
     SESTINA_REQUIRE(block > 0 && block <= largest_moment_block && v.extent(0) == rows && v.extent(1) == cols &&
                         m_scale.extent(0) == rows && v_scale.extent(0) == rows && v_scale.size() == m_scale.size() &&
                         m_scale.extent(1) == moment_blocks(cols, block),
                     "moments ({}, {}) in blocks of {}, at most {}: {} and {} scales", rows, cols, block,
                     largest_moment_block, m_scale.size(), v_scale.size());
+    return {m.data(), v.data(), m_scale.data(), v_scale.data(), cols, block, m_scale.extent(1), m_scale.size()};
   }
 };
 
-// Place and length of the block with a given number, counted over all rows.
+// Place of a block, by its number, in its matrix and among its scales, and its length.
 struct MomentBlock {
-  std::size_t at, size;
-  KOKKOS_INLINE_FUNCTION MomentBlock(std::size_t block, std::size_t number, std::size_t cols, std::size_t in_row)
-      : at(number / in_row * cols + number % in_row * block),
-        size(Kokkos::min(block, cols - number % in_row * block)) {}
+  std::size_t number, at, size;
+  KOKKOS_INLINE_FUNCTION MomentBlock(const MomentArrays& of, std::size_t in_table)
+      : number(in_table - of.first),
+        at(number / of.in_row * of.cols + number % of.in_row * of.block),
+        size(Kokkos::min(of.block, of.cols - number % of.in_row * of.block)) {}
 };
 
 namespace moments {
@@ -116,23 +129,37 @@ float encode(std::size_t n, const S* __restrict values, std::uint8_t* __restrict
   return scale;
 }
 
+// Return whose block has this number.
+template <class Entry>
+struct OneMatrix {
+  Entry entry;
+  KOKKOS_INLINE_FUNCTION const Entry& operator()(std::size_t) const { return entry; }
+};
+template <class Entry>
+struct MatrixOfTable {
+  const Entry* table;
+  std::size_t entries;
+  KOKKOS_INLINE_FUNCTION const Entry& operator()(std::size_t block) const { return entry_with(table, entries, block); }
+};
+
 // Host form: a thread takes one block after another, in memory that stays in its nearest cache.
-template <class S, class Exec, class Body>
-static void by_thread(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
-  const std::size_t cols = state.m.extent(1), in_row = state.m_scale.extent(1), all = state.count();
+template <class S, class Exec, class Find, class Body>
+static void by_thread(const char* label, const Exec& exec, std::size_t block, std::size_t blocks, const Find& find,
+                      const Body& body) {
   constexpr std::size_t elements = 8192;
-  const std::size_t piece = Kokkos::max<std::size_t>(elements / state.block, 1);
-  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (all + piece - 1) / piece);
+  const std::size_t piece = Kokkos::max<std::size_t>(elements / block, 1);
+  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (blocks + piece - 1) / piece);
   Kokkos::parallel_for(label, pieces, [=](std::size_t number) {
     S m[largest_moment_block], v[largest_moment_block];
-    for (std::size_t b = number * piece; b < Kokkos::min(all, (number + 1) * piece); ++b) {
-      const MomentBlock here(state.block, b, cols, in_row);
-      std::uint8_t *m_code = state.m.data() + here.at, *v_code = state.v.data() + here.at;
-      decode<true>(here.size, state.m_scale.data()[b], m_code, m);
-      decode<false>(here.size, state.v_scale.data()[b], v_code, v);
-      body(here.at, here.size, m, v);
-      state.m_scale.data()[b] = encode<true>(here.size, m, m_code);
-      state.v_scale.data()[b] = encode<false>(here.size, v, v_code);
+    for (std::size_t b = number * piece; b < Kokkos::min(blocks, (number + 1) * piece); ++b) {
+      const auto& of = find(b);
+      const MomentBlock here(of, b);
+      std::uint8_t *m_code = of.m + here.at, *v_code = of.v + here.at;
+      decode<true>(here.size, of.m_scale[here.number], m_code, m);
+      decode<false>(here.size, of.v_scale[here.number], v_code, v);
+      body(of, here.at, here.size, m, v);
+      of.m_scale[here.number] = encode<true>(here.size, m, m_code);
+      of.v_scale[here.number] = encode<false>(here.size, v, v_code);
     }
   });
 }
@@ -153,25 +180,26 @@ KOKKOS_FUNCTION float encode_team(const Member& team, std::size_t n, const Value
 }
 
 // Device form: a team takes each block, in the memory that its threads share.
-template <class S, class Exec, class Body>
-static void by_team(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
+template <class S, class Exec, class Find, class Body>
+static void by_team(const char* label, const Exec& exec, std::size_t block, std::size_t blocks, const Find& find,
+                    const Body& body) {
   using Teams = Kokkos::TeamPolicy<Exec>;
   using Member = typename Teams::member_type;
   using Scratch = Kokkos::View<S*, typename Exec::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-  const std::size_t block = state.block, cols = state.m.extent(1), in_row = state.m_scale.extent(1);
-  Teams teams(exec, static_cast<int>(state.count()), Kokkos::AUTO);
+  Teams teams(exec, static_cast<int>(blocks), Kokkos::AUTO);
   teams.set_scratch_size(0, Kokkos::PerTeam(2 * Scratch::shmem_size(block)));
   Kokkos::parallel_for(
       label, with_functor(teams), KOKKOS_LAMBDA(const Member& team) {
         const auto b = static_cast<std::size_t>(team.league_rank());
-        const MomentBlock here(block, b, cols, in_row);
-        std::uint8_t *m_code = state.m.data() + here.at, *v_code = state.v.data() + here.at;
-        float &m_scale = state.m_scale.data()[b], &v_scale = state.v_scale.data()[b];
+        const auto& of = find(b);
+        const MomentBlock here(of, b);
+        std::uint8_t *m_code = of.m + here.at, *v_code = of.v + here.at;
+        float &m_scale = of.m_scale[here.number], &v_scale = of.v_scale[here.number];
         const Scratch m(team.team_scratch(0), block), v(team.team_scratch(0), block);
         Kokkos::parallel_for(Kokkos::TeamThreadRange(team, here.size), [&](std::size_t i) {
           m(i) = m_scale * share_of<true>(m_code[i]);
           v(i) = v_scale * share_of<false>(v_code[i]);
-          body(here.at + i, std::size_t{1}, &m(i), &v(i));
+          body(of, here.at + i, std::size_t{1}, &m(i), &v(i));
         });
         team.team_barrier();
         const float m_top = encode_team<true>(team, here.size, m, m_code);
@@ -183,18 +211,31 @@ static void by_team(const char* label, const Exec& exec, const CodedMoments<Exec
       });
 }
 
+template <class S, class Exec, class Find, class Body>
+static void update(const char* label, const Exec& exec, std::size_t block, std::size_t blocks, const Find& find,
+                   const Body& body) {
+  if (blocks == 0) return;
+  if constexpr (is_host<Exec>)
+    by_thread<S>(label, exec, block, blocks, find, body);
+  else
+    by_team<S>(label, exec, block, blocks, find, body);
+}
+
 }  // namespace moments
 
-// Calls body(at, n, m, v), which updates n elements from `at` on, numbered by rows, and their moments m and v, which
-// are in S meanwhile. On a host n is the length of a block, on a device 1.
-template <class S, class Exec, class Body>
-static void update_moments(const char* label, const Exec& exec, const CodedMoments<Exec>& state, const Body& body) {
-  state.require();
-  if (state.count() == 0) return;
-  if constexpr (is_host<Exec>)
-    moments::by_thread<S>(label, exec, state, body);
-  else
-    moments::by_team<S>(label, exec, state, body);
+// Calls body(of, at, n, m, v), which updates n elements from `at` on, numbered by rows, and their moments m and v,
+// which are in S meanwhile. On a host n is the length of a block, on a device 1. of: MomentArrays, with what else the
+// caller keeps of a matrix.
+template <class S, class Exec, class Entry, class Body>
+static void update_moments(const char* label, const Exec& exec, const Entry& of, const Body& body) {
+  moments::update<S>(label, exec, of.block, of.blocks, moments::OneMatrix<Entry>{of}, body);
+}
+// Does so for matrices with blocks of one size in one launch, for a table of them that lies in the memory of the space.
+// blocks: of all. The bits are those of one launch for each.
+template <class S, class Exec, class Entry, class Body>
+static void update_moments(const char* label, const Exec& exec, std::size_t block, std::size_t blocks,
+                           Vector<const Entry, Exec> table, const Body& body) {
+  moments::update<S>(label, exec, block, blocks, moments::MatrixOfTable<Entry>{table.data(), table.extent(0)}, body);
 }
 
 }  // namespace sestina

@@ -39,18 +39,27 @@ struct ElementDecay {
   }
 };
 
-// Each rule returns the new weight of element i.
+// Each rule returns the new weight of an element of gradient `raw`, whose place in the fields of state is i.
+template <class S>
+using Fields = S* const*;
 
 // A gradient that is no number reaches the weight: it has no sign.
 template <class S>
 struct LionRule {
   ElementDecay<S> decay;
   S gradient, step, one_minus_beta1, one_minus_beta2;
-  S* m;
-  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S weight) const {
-    const S g = gradient * raw, mixed = m[i] + one_minus_beta1 * (g - m[i]);
+
+  explicit LionRule(const LionStep& s)
+      : decay(s),
+        gradient(S(s.gradient_scale)),
+        step(S(s.lr)),
+        one_minus_beta1(S(1 - s.beta1)),
+        one_minus_beta2(S(1 - s.beta2)) {}
+  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S weight, Fields<S> state) const {
+    S& m = state[0][i];
+    const S g = gradient * raw, mixed = m + one_minus_beta1 * (g - m);
     const S u = mixed > S(0) ? S(1) : mixed < S(0) ? S(-1) : mixed;
-    m[i] += one_minus_beta2 * (g - m[i]);
+    m += one_minus_beta2 * (g - m);
     return decay(weight, u) - step * u;
   }
 };
@@ -59,13 +68,25 @@ template <class S>
 struct AdEMAMixRule {
   ElementDecay<S> decay;
   S gradient, step, one_minus_beta1, one_minus_beta2, one_minus_beta3, inv_bias1, inv_sqrt_bias2, alpha, eps;
-  S *m, *slow, *v;
-  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S weight) const {
+
+  explicit AdEMAMixRule(const AdEMAMixStep& s)
+      : decay(s),
+        gradient(S(s.gradient_scale)),
+        step(S(s.lr)),
+        one_minus_beta1(S(1 - s.beta1)),
+        one_minus_beta2(S(1 - s.beta2)),
+        one_minus_beta3(S(1 - s.beta3)),
+        inv_bias1(S(1 / s.bias_correction1)),
+        inv_sqrt_bias2(S(1 / std::sqrt(s.bias_correction2))),
+        alpha(S(s.alpha)),
+        eps(S(s.eps)) {}
+  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S weight, Fields<S> state) const {
+    S &m = state[0][i], &slow = state[1][i], &v = state[2][i];
     const S g = gradient * raw;
-    m[i] += one_minus_beta1 * (g - m[i]);
-    slow[i] += one_minus_beta3 * (g - slow[i]);
-    v[i] += one_minus_beta2 * (g * g - v[i]);
-    const S u = (inv_bias1 * m[i] + alpha * slow[i]) / (Kokkos::sqrt(v[i]) * inv_sqrt_bias2 + eps);
+    m += one_minus_beta1 * (g - m);
+    slow += one_minus_beta3 * (g - slow);
+    v += one_minus_beta2 * (g * g - v);
+    const S u = (inv_bias1 * m + alpha * slow) / (Kokkos::sqrt(v) * inv_sqrt_bias2 + eps);
     return decay(weight, u) - step * u;
   }
 };
@@ -74,108 +95,68 @@ template <class S>
 struct ScheduleFreeRule {
   S gradient, step, one_minus_beta1, inv_one_minus_beta1, one_minus_beta2, inv_sqrt_bias2, eps, weight_decay, share;
   bool cautious;
-  S *average, *v;
-  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S y) const {
+
+  explicit ScheduleFreeRule(const ScheduleFreeStep& s)
+      : gradient(S(s.gradient_scale)),
+        step(S(s.lr)),
+        one_minus_beta1(S(1 - s.beta1)),
+        inv_one_minus_beta1(S(1 / (1 - s.beta1))),
+        one_minus_beta2(S(1 - s.beta2)),
+        inv_sqrt_bias2(S(1 / std::sqrt(s.bias_correction2))),
+        eps(S(s.eps)),
+        weight_decay(S(s.weight_decay)),
+        share(S(s.share)),
+        cautious(s.cautious) {}
+  KOKKOS_INLINE_FUNCTION S operator()(std::size_t i, S raw, S y, Fields<S> state) const {
+    S &average = state[0][i], &v = state[1][i];
     const S g = gradient * raw;
-    v[i] += one_minus_beta2 * (g * g - v[i]);
-    const S u = g / (Kokkos::sqrt(v[i]) * inv_sqrt_bias2 + eps);
+    v += one_minus_beta2 * (g * g - v);
+    const S u = g / (Kokkos::sqrt(v) * inv_sqrt_bias2 + eps);
     const S pull = cautious && u * y < S(0) ? u : u + weight_decay * y;
-    const S x = average[i], z = x + inv_one_minus_beta1 * (y - x) - step * pull;
+    const S x = average, z = x + inv_one_minus_beta1 * (y - x) - step * pull;
     const S next = x + share * (z - x);
-    average[i] = next;
+    average = next;
     return next + one_minus_beta1 * (z - next);
   }
 };
 
-// Runs a rule over all elements, in pieces as the pass of AdamW. The label has at most 15 characters.
-template <class Exec, class T, class Rule>
-void run_rule(const char* label, const Exec& exec, const Rule& rule, double* nonfinite,
-              const Vector<const Acc<T>, Exec>& gradient, const Vector<Acc<T>, Exec>& master,
-              const Vector<T, Exec>& weight) {
-  const std::size_t n = gradient.extent(0);
-  SESTINA_REQUIRE(master.extent(0) == n && (weight.extent(0) == n || weight.extent(0) == 0),
-                  "gradient of {}, master {}, weight {}", n, master.extent(0), weight.extent(0));
-  constexpr std::size_t length = is_host<Exec> ? 8192 : 1;
-  const bool has_weight = weight.extent(0) != 0;
-  const Kokkos::RangePolicy<Exec> pieces(exec, 0, (n + length - 1) / length);
-  Kokkos::parallel_for(
-      label, pieces, KOKKOS_LAMBDA(std::size_t piece) {
-        const std::size_t begin = piece * length, end = Kokkos::min(begin + length, n);
-        for (std::size_t i = begin; i < end; ++i) {
-          const Acc<T> updated = rule(i, gradient(i), master(i));
-          master(i) = updated;
-          if (has_weight) weight(i) = T(updated);
+// Runs a rule over a run or a table of them. The label has at most 15 characters.
+template <class T, class Exec, class Rule, class Runs>
+void run_rule(const char* label, const Exec& exec, const Rule& rule, double* nonfinite, const Runs& runs) {
+  for_elements_of<T>(
+      label, exec, runs, KOKKOS_LAMBDA(const ElementRun<T>& of, std::size_t at, std::size_t count) {
+        for (std::size_t i = at; i < at + count; ++i) {
+          const Acc<T> updated = rule(i, of.gradient[i], of.master[i], of.state);
+          of.master[i] = updated;
+          if (of.weight != nullptr) of.weight[i] = T(updated);
         }
-        flag_nonfinite(end - begin, master.data() + begin, nonfinite);
+        flag_nonfinite(count, of.master + at, nonfinite);
       });
-}
-
-template <class Exec, class S>
-void require_length(const Vector<S, Exec>& state, std::size_t n) {
-  SESTINA_REQUIRE(state.extent(0) == n, "state of {} for a gradient of {}", state.extent(0), n);
 }
 
 }  // namespace
 
-template <class Exec, class T>
-void lion(const Exec& exec, const LionStep& s, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
-          Vector<Acc<T>, Exec> m, Vector<T, Exec> weight) {
-  using S = Acc<T>;
-  require_length<Exec, S>(m, gradient.extent(0));
-  const LionRule<S> rule{ElementDecay<S>(s), S(s.gradient_scale), S(s.lr), S(1 - s.beta1), S(1 - s.beta2), m.data()};
-  run_rule<Exec, T>("lion", exec, rule, s.nonfinite, gradient, master, weight);
+template <class Exec, class T, class Runs>
+void lion(const Exec& exec, const LionStep& s, const Runs& of) {
+  run_rule<T>("lion", exec, LionRule<Acc<T>>(s), s.nonfinite, of);
 }
 
-template <class Exec, class T>
-void ademamix(const Exec& exec, const AdEMAMixStep& s, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
-              Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> slow, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight) {
-  using S = Acc<T>;
-  for (const auto& state : {m, slow, v}) require_length<Exec, S>(state, gradient.extent(0));
-  const AdEMAMixRule<S> rule{ElementDecay<S>(s),
-                             S(s.gradient_scale),
-                             S(s.lr),
-                             S(1 - s.beta1),
-                             S(1 - s.beta2),
-                             S(1 - s.beta3),
-                             S(1 / s.bias_correction1),
-                             S(1 / std::sqrt(s.bias_correction2)),
-                             S(s.alpha),
-                             S(s.eps),
-                             m.data(),
-                             slow.data(),
-                             v.data()};
-  run_rule<Exec, T>("ademamix", exec, rule, s.nonfinite, gradient, master, weight);
+template <class Exec, class T, class Runs>
+void ademamix(const Exec& exec, const AdEMAMixStep& s, const Runs& of) {
+  run_rule<T>("ademamix", exec, AdEMAMixRule<Acc<T>>(s), s.nonfinite, of);
 }
 
-template <class Exec, class T>
-void schedule_free(const Exec& exec, const ScheduleFreeStep& s, Vector<const Acc<T>, Exec> gradient,
-                   Vector<Acc<T>, Exec> master, Vector<Acc<T>, Exec> average, Vector<Acc<T>, Exec> v,
-                   Vector<T, Exec> weight) {
-  using S = Acc<T>;
-  for (const auto& state : {average, v}) require_length<Exec, S>(state, gradient.extent(0));
-  const ScheduleFreeRule<S> rule{S(s.gradient_scale),
-                                 S(s.lr),
-                                 S(1 - s.beta1),
-                                 S(1 / (1 - s.beta1)),
-                                 S(1 - s.beta2),
-                                 S(1 / std::sqrt(s.bias_correction2)),
-                                 S(s.eps),
-                                 S(s.weight_decay),
-                                 S(s.share),
-                                 s.cautious,
-                                 average.data(),
-                                 v.data()};
-  run_rule<Exec, T>("schedule_free", exec, rule, s.nonfinite, gradient, master, weight);
+template <class Exec, class T, class Runs>
+void schedule_free(const Exec& exec, const ScheduleFreeStep& s, const Runs& of) {
+  run_rule<T>("schedule_free", exec, ScheduleFreeRule<Acc<T>>(s), s.nonfinite, of);
 }
 
-#define SESTINA_ELEMENT_RULES(Exec, T)                                                                                \
-  template void lion<Exec, T>(const Exec&, const LionStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>,         \
-                              Vector<Acc<T>, Exec>, Vector<T, Exec>);                                                 \
-  template void ademamix<Exec, T>(const Exec&, const AdEMAMixStep&, Vector<const Acc<T>, Exec>, Vector<Acc<T>, Exec>, \
-                                  Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<T, Exec>); \
-  template void schedule_free<Exec, T>(const Exec&, const ScheduleFreeStep&, Vector<const Acc<T>, Exec>,              \
-                                       Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>, Vector<Acc<T>, Exec>,              \
-                                       Vector<T, Exec>);
+#define SESTINA_RULES_OF(Exec, T, ...)                                                                \
+  template void lion<Exec, T, __VA_ARGS__>(const Exec&, const LionStep&, const __VA_ARGS__&);         \
+  template void ademamix<Exec, T, __VA_ARGS__>(const Exec&, const AdEMAMixStep&, const __VA_ARGS__&); \
+  template void schedule_free<Exec, T, __VA_ARGS__>(const Exec&, const ScheduleFreeStep&, const __VA_ARGS__&);
+#define SESTINA_ELEMENT_RULES(Exec, T) \
+  SESTINA_RULES_OF(Exec, T, ElementRun<T>) SESTINA_RULES_OF(Exec, T, ElementRuns<Exec, T>)
 SESTINA_INSTANTIATE(SESTINA_ELEMENT_RULES)
 SESTINA_ELEMENT_RULES(Serial, float)
 

@@ -14,7 +14,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/blas/exec.hpp"
+#include "kernels/optimizer/adamw.hpp"
 
 namespace sestina {
 
@@ -46,18 +46,14 @@ double warm_beta3(double beta1, double beta3, std::int64_t t, std::int64_t warmu
 // of the learning rate so far.
 double average_share(std::int64_t t, std::int64_t warmup);
 
-// These update master and the arrays after it (n) from gradient (n), all in Acc<T>; weight (n) receives the rounded
-// master weight; it may be empty (T == Acc<T> and the compute weights are the master weights).
-template <class Exec, class T>
-void lion(const Exec&, const LionStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
-          Vector<Acc<T>, Exec> m, Vector<T, Exec> weight);
-template <class Exec, class T>
-void ademamix(const Exec&, const AdEMAMixStep&, Vector<const Acc<T>, Exec> gradient, Vector<Acc<T>, Exec> master,
-              Vector<Acc<T>, Exec> m, Vector<Acc<T>, Exec> slow, Vector<Acc<T>, Exec> v, Vector<T, Exec> weight);
-template <class Exec, class T>
-void schedule_free(const Exec&, const ScheduleFreeStep&, Vector<const Acc<T>, Exec> gradient,
-                   Vector<Acc<T>, Exec> master, Vector<Acc<T>, Exec> average, Vector<Acc<T>, Exec> v,
-                   Vector<T, Exec> weight);
+// These update master weights and the state of their rule from gradients, all in Acc<T>, of an ElementRun<T>, or of
+// ElementRuns<Exec, T> in one launch. Fields of state: Lion's m; AdEMAMix's m, s and v; Schedule-Free AdamW's x and v.
+template <class Exec, class T, class Runs>
+void lion(const Exec&, const LionStep&, const Runs&);
+template <class Exec, class T, class Runs>
+void ademamix(const Exec&, const AdEMAMixStep&, const Runs&);
+template <class Exec, class T, class Runs>
+void schedule_free(const Exec&, const ScheduleFreeStep&, const Runs&);
 
 // Means of weights, for evaluation and export. Nothing fences.
 

@@ -9,7 +9,6 @@
 #include "kernels/blas/host_values.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
-#include "kernels/optimizer/element_rules.hpp"
 
 namespace sestina {
 namespace {
@@ -78,28 +77,48 @@ AdamW<Exec, T>::AdamW(const Exec& exec, std::vector<OwnedTensor<Exec, T>> tensor
 
 template <class Exec, class T>
 void AdamW<Exec, T>::make_groups() {
-  if (options_.rule != ElementRule::adamw) return;
-  std::vector<std::vector<AdamWRun<T>>> tables;
+  std::vector<std::vector<ElementRun<T>>> tables;
+  std::vector<std::vector<CodedRun<T>>> coded_tables;
   for (std::size_t r = 0; r < runs_.size(); ++r) {
     Run& run = runs_[r];
-    const OwnedTensor<Exec, T>& tensor = run.tensor;
-    if (run.place.coded || !run.pages.empty() || tensor.gradient.size() == 0) continue;
-    run.grouped = true;
+    if (!run.pages.empty() || run.tensor.gradient.size() == 0) continue;
     std::size_t g = 0;
-    while (g < groups_.size() && !runs_[groups_[g].runs.front()].as(tensor, run.rates)) ++g;
+    while (g < groups_.size() && !runs_[groups_[g].runs.front()].goes_with(run)) ++g;
     if (g == groups_.size()) {
       groups_.emplace_back();
       tables.emplace_back();
+      coded_tables.emplace_back();
     }
     Group& group = groups_[g];
+    run.grouped = true;
     group.runs.push_back(r);
-    tables[g].push_back({tensor.gradient.data(), tensor.master.data(), state_of(run, 0).data(), state_of(run, 1).data(),
-                         tensor.weight.size() > 0 ? tensor.weight.data() : nullptr, tensor.gradient.size(),
-                         group.pieces});
-    group.pieces += (tensor.gradient.size() + adamw_piece - 1) / adamw_piece;
+    if (run.place.coded) {
+      coded_tables[g].push_back(codes_of(run));
+      coded_tables[g].back().first = group.pieces;
+      group.pieces += coded_tables[g].back().blocks;
+    } else {
+      tables[g].push_back(elements_of(run));
+      tables[g].back().first = group.pieces;
+      group.pieces += tables[g].back().pieces();
+    }
   }
-  for (std::size_t g = 0; g < groups_.size(); ++g)
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].table = table_in_space<Exec>("sestina::table of runs", tables[g]);
+    groups_[g].coded = table_in_space<Exec>("sestina::table of coded runs", coded_tables[g]);
+  }
+}
+
+template <class Exec, class T>
+ElementRun<T> AdamW<Exec, T>::elements_of(const Run& run) const {
+  const OwnedTensor<Exec, T>& t = run.tensor;
+  ElementRun<T> elements = element_run<Exec, T>(t.gradient, t.master, t.weight, {});
+  for (std::size_t i = 0; i < fields_.size(); ++i) elements.state[i] = state_of(run, i).data();
+  return elements;
+}
+
+template <class Exec, class T>
+CodedRun<T> AdamW<Exec, T>::codes_of(const Run& run) const {
+  return coded_run<Exec, T>(run.tensor.gradient, run.tensor.master, run.tensor.weight, coded(run));
 }
 
 // A range of a device has 32 bits for its elements.
@@ -219,34 +238,43 @@ void AdamW<Exec, T>::withhold(const Exec& exec, std::int64_t t) {
 
 template <class Exec, class T>
 void AdamW<Exec, T>::step(const Exec& exec, std::int64_t t, double factor, double gradient_scale) {
+  const auto begin = [&](Run& run, const Moment& now) {
+    if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
+    ++run.calls;
+  };
   for (const Group& group : groups_) {
-    const Moment now = moment_of(runs_[group.runs.front()], t, factor, gradient_scale);
-    for (const std::size_t r : group.runs) {
-      if (now.count == 1 && t > 1) forget(exec, runs_[r]);
-      ++runs_[r].calls;
-    }
-    adamw<Exec, T>(exec, adamw_step(now, runs_[group.runs.front()]), group.table, group.pieces);
+    const Run& first = runs_[group.runs.front()];
+    const Moment now = moment_of(first, t, factor, gradient_scale);
+    for (const std::size_t r : group.runs) begin(runs_[r], now);
+    if (first.place.coded)
+      adamw<Exec, T>(exec, adamw_step(now, first), CodedRuns<Exec, T>{group.coded, block_, group.pieces});
+    else
+      update(exec, now, first, ElementRuns<Exec, T>{group.table, group.pieces});
   }
   for (Run& run : runs_) {
     if (run.grouped) continue;
     const InUse pinned(run.pages);
     const Moment now = moment_of(run, t, factor, gradient_scale);
-    if (now.count == 1 && (t > 1 || options_.averages())) forget(exec, run);
-    switch (options_.rule) {
-      case ElementRule::adamw:
-        step_adamw(exec, now, run);
-        break;
-      case ElementRule::lion:
-        step_lion(exec, now, run);
-        break;
-      case ElementRule::ademamix:
-        step_ademamix(exec, now, run);
-        break;
-      case ElementRule::schedule_free:
-        step_schedule_free(exec, now, run);
-        break;
-    }
-    ++run.calls;
+    begin(run, now);
+    if (run.place.coded)
+      adamw<Exec, T>(exec, adamw_step(now, run), codes_of(run));
+    else
+      update(exec, now, run, elements_of(run));
+  }
+}
+
+template <class Exec, class T>
+template <class Runs>
+void AdamW<Exec, T>::update(const Exec& exec, const Moment& now, const Run& first, const Runs& runs) {
+  switch (options_.rule) {
+    case ElementRule::adamw:
+      return adamw<Exec, T>(exec, adamw_step(now, first), runs);
+    case ElementRule::lion:
+      return lion<Exec, T>(exec, element_step<LionStep>(now, first), runs);
+    case ElementRule::ademamix:
+      return ademamix<Exec, T>(exec, ademamix_step(now, first), runs);
+    case ElementRule::schedule_free:
+      return schedule_free<Exec, T>(exec, schedule_free_step(now, first), runs);
   }
 }
 
@@ -290,43 +318,25 @@ AdamWStep AdamW<Exec, T>::adamw_step(const Moment& now, const Run& run) {
   return step;
 }
 
-template <class Exec, class T>
-void AdamW<Exec, T>::step_adamw(const Exec& exec, const Moment& now, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
-  const AdamWStep step = adamw_step(now, run);
-  if (run.place.coded) return adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, coded(run), tensor.weight);
-  adamw<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
-}
-
-template <class Exec, class T>
-void AdamW<Exec, T>::step_lion(const Exec& exec, const Moment& now, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
-  lion<Exec, T>(exec, element_step<LionStep>(now, run), tensor.gradient, tensor.master, state_of(run, 0),
-                tensor.weight);
-}
-
 // The warm-up follows the run, although the state of a tensor may have started over.
 template <class Exec, class T>
-void AdamW<Exec, T>::step_ademamix(const Exec& exec, const Moment& now, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
+AdEMAMixStep AdamW<Exec, T>::ademamix_step(const Moment& now, const Run& run) const {
   auto step = element_step<AdEMAMixStep>(now, run);
   step.bias_correction1 = 1 - std::pow(step.beta1, static_cast<double>(now.count));
   step.bias_correction2 = bias_correction2(now, run);
-  step.eps = tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
+  step.eps = run.tensor.spec.eps_on_corrected ? run.rates.eps : run.rates.eps / std::sqrt(step.bias_correction2);
   step.alpha = warm_alpha(options_.alpha, now.t, options_.warmup);
   step.beta3 = warm_beta3(step.beta1, options_.beta3, now.t, options_.warmup);
-  ademamix<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), state_of(run, 2),
-                    tensor.weight);
+  return step;
 }
 
 template <class Exec, class T>
-void AdamW<Exec, T>::step_schedule_free(const Exec& exec, const Moment& now, const Run& run) {
-  const OwnedTensor<Exec, T>& tensor = run.tensor;
+ScheduleFreeStep AdamW<Exec, T>::schedule_free_step(const Moment& now, const Run& run) const {
   auto step = element_step<ScheduleFreeStep>(now, run);
   step.bias_correction2 = bias_correction2(now, run);
   step.eps = run.rates.eps;
   step.share = average_share(now.t, options_.warmup);
-  schedule_free<Exec, T>(exec, step, tensor.gradient, tensor.master, state_of(run, 0), state_of(run, 1), tensor.weight);
+  return step;
 }
 
 template <class Exec, class T>

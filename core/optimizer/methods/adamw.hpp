@@ -1,12 +1,11 @@
-// AdamW or another elementwise rule (core/deck/element_rule.hpp) over all owned tensors, in fused passes: neighbours in
-// memory that share their numbers are updated by one kernel. AdamW's moments of matrices and rotations may be kept in 8
-// bits; such a tensor is a kernel by itself, as its blocks lie in its rows, or in a rotation as in one row. State that
-// lies elsewhere between its uses (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a kernel by
-// itself. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says otherwise.
-// Where a tensor's state starts over (TensorSpec::reset_every) it and the step count do so before the first update
-// after it; the count follows from t, so that it needs no place in a checkpoint, and from the early merges of its
-// layer, which a checkpoint has (Stage::merge_fields). An average (schedule-free) starts over
-// at the weights.
+// AdamW or another elementwise rule (core/deck/element_rule.hpp) over all owned tensors, in fused passes: tensors that
+// share their numbers are updated by one kernel. AdamW's moments of matrices and rotations may be kept in 8 bits, in
+// blocks that lie in the rows of a tensor, or in a rotation as in one row; these tensors have a kernel for themselves.
+// State that lies elsewhere between its uses (optimizer.state_tier) is updated piece by piece (paged_bytes.hpp), each a
+// kernel by itself. Decay acts on tensors with two dimensions only (embedding and head included), unless a group says
+// otherwise. Where a tensor's state starts over (TensorSpec::reset_every) it and the step count do so before the first
+// update after it; the count follows from t, so that it needs no place in a checkpoint, and from the early merges of
+// its layer, which a checkpoint has (Stage::merge_fields). An average (schedule-free) starts over at the weights.
 #pragma once
 #include <array>
 #include <string>
@@ -17,7 +16,7 @@
 #include "core/optimizer/base/owned_tensor.hpp"
 #include "core/optimizer/base/routing.hpp"
 #include "core/optimizer/base/update_record.hpp"
-#include "kernels/optimizer/adamw.hpp"
+#include "kernels/optimizer/element_rules.hpp"
 
 namespace sestina {
 
@@ -71,12 +70,14 @@ class AdamW {
              own.eps_on_corrected == spec.eps_on_corrected && own.resets_early == spec.resets_early &&
              (!spec.resets_early || own.layer == spec.layer);
     }
+    bool goes_with(const Run& other) const { return place.coded == other.place.coded && as(other.tensor, other.rates); }
   };
   // Runs that share their numbers and always have their state in memory: one launch updates them all.
   struct Group {
     std::vector<std::size_t> runs;
-    Kokkos::View<AdamWRun<T>*, typename Exec::memory_space> table;
-    std::size_t pieces = 0;
+    Kokkos::View<ElementRun<T>*, typename Exec::memory_space> table;
+    Kokkos::View<CodedRun<T>*, typename Exec::memory_space> coded;  // in place of it for moments in 8 bits
+    std::size_t pieces = 0;                                         // of coded runs: blocks
   };
   struct Moment {  // the update that is made, and the updates that a run's state has seen with it
     std::int64_t t = 1, count = 1;
@@ -94,14 +95,16 @@ class AdamW {
   void add_pieces(const OwnedTensor<Exec, T>&, const Place&, const TensorRates&, const std::vector<FieldSize>&);
   void make_groups();
   Moment moment_of(const Run&, std::int64_t t, double factor, double gradient_scale) const;
-  AdamWStep adamw_step(const Moment&, const Run&);
-  // These update the tensors of a run; each rule has its own.
-  void step_adamw(const Exec&, const Moment&, const Run&);
-  void step_lion(const Exec&, const Moment&, const Run&);
-  void step_ademamix(const Exec&, const Moment&, const Run&);
-  void step_schedule_free(const Exec&, const Moment&, const Run&);
+  ElementRun<T> elements_of(const Run&) const;
+  CodedRun<T> codes_of(const Run&) const;
+  // Updates runs that share the numbers of the first one by the rule.
+  template <class Runs>
+  void update(const Exec&, const Moment&, const Run& first, const Runs&);
   template <class Step>
   Step element_step(const Moment&, const Run&) const;  // the numbers that all rules have
+  AdamWStep adamw_step(const Moment&, const Run&);
+  AdEMAMixStep ademamix_step(const Moment&, const Run&) const;
+  ScheduleFreeStep schedule_free_step(const Moment&, const Run&) const;
   double bias_correction2(const Moment&, const Run&) const;
   void forget(const Exec&, const Run&);
   Vector<Acc<T>, Exec> state_of(const Run& run, std::size_t field) const {
@@ -123,7 +126,7 @@ class AdamW {
   std::vector<Place> places_;        // by tensor
   std::vector<std::size_t> run_of_;  // by tensor; the first of its pieces
   std::vector<Run> runs_;
-  std::vector<Group> groups_;        // of AdamW alone
+  std::vector<Group> groups_;
   std::vector<std::string> fields_;  // of the rule
   std::array<Storage, 3> state_;     // by field
   Kokkos::View<std::uint8_t*, typename Exec::memory_space> codes_;

@@ -11,7 +11,7 @@
 #include "core/optimizer/base/sides.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
-#include "kernels/optimizer/muon/muon_batch.hpp"
+#include "kernels/optimizer/muon/moment_batch.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
 
 namespace sestina {
@@ -200,21 +200,24 @@ void declare_move([[maybe_unused]] Workspace<Space>& workspace, [[maybe_unused]]
   if constexpr (V == Variant::adamuon) declare<AdaMuonScratch<Space>>(workspace, rows);
 }
 
-// Matrices up to the last pass together, and Muon's through it too.
+template <Variant V>
+constexpr MomentOf moment_of = V == Variant::normuon ? MomentOf::line : MomentOf::element;
+
 template <class Space, Variant V>
 class MuonUpdates final : public UpdateBatch<Space> {
  public:
   MuonUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
       : rule_(muon_rule(options.as<KeysOf<V>>(), items.front().matrix.rows(), items.front().matrix.cols())),
         in_bf16_(rule_.in_bf16(items.front().matrix.computes_bf16())),
-        second_moment_(second_moment_of<V>(options)),
-        items_(items) {
+        second_moment_(second_moment_of<V>(options)) {
     std::vector<BatchedMatrix> matrices;
     for (const BatchItem<Space>& item : items) {
       const OwnedMatrix<Space>& matrix = item.matrix;
       BatchedMatrix one;
       one.gradient = matrix.gradient.data();
       one.momentum = item.optimizer->state().vector("momentum").data();
+      if constexpr (V == Variant::normuon) one.second_moment = item.optimizer->state().vector("second_moment").data();
+      if constexpr (V == Variant::adamuon) one.second_moment = item.optimizer->state().matrix("second_moment").data();
       one.master = matrix.master.data();
       one.weight = matrix.weight.data();
       one.rows = static_cast<std::uint32_t>(matrix.rows());
@@ -232,11 +235,12 @@ class MuonUpdates final : public UpdateBatch<Space> {
     const MuonRule rule = muon_rule(options.as<KeysOf<V>>(), rows, cols);
     if (!is_batched(rule.newton_schulz(), rows, cols)) return false;
     const auto frame = workspace.frame();
+    const BatchSizes one = BatchSizes::of_one(rows, cols);
     if (rule.in_bf16(computes_bf16))
-      MuonBatchScratch<bf16, Space>(workspace, BatchSizes::of_one(rows, cols));
+      MuonBatchScratch<bf16, Space>(workspace, one);
     else
-      MuonBatchScratch<float, Space>(workspace, BatchSizes::of_one(rows, cols));
-    declare_move<V>(workspace, rows, cols);
+      MuonBatchScratch<float, Space>(workspace, one);
+    if constexpr (V != Variant::muon) MomentBatchScratch<Space>(workspace, moment_of<V>, one);
     return true;
   }
 
@@ -255,24 +259,21 @@ class MuonUpdates final : public UpdateBatch<Space> {
     const MomentumStep now = momentum_step(rule_.factors(numbers.momentum), numbers.gradient_scale);
     const Vector<const T, Space> directions =
         batched_newton_schulz<T>(stream.exec, stream.gemm, rule_.newton_schulz(), now, batch_, scratch);
+    const WeightMove move = {numbers.lr, 1, numbers.weight_decay, true, stream.nonfinite};
     if constexpr (V == Variant::muon) {
-      move_batch<T>(stream.exec, {numbers.lr, 1, numbers.weight_decay, true, stream.nonfinite}, batch_, directions);
+      move_batch<T>(stream.exec, move, batch_, directions);
     } else {
-      for (std::size_t i = 0; i < items_.size(); ++i) {
-        const BatchItem<Space>& item = items_[i];
-        const BatchedMatrix& of = batch_.matrices[i];
-        const WeightMove move = {numbers.lr * of.lr, of.scale, numbers.weight_decay * of.weight_decay, true,
-                                 stream.nonfinite};
-        move_along<V, T>(stream, move, second_moment_, item.optimizer->state(), item.matrix,
-                         Matrix<const T, Space>(directions.data() + of.wide, item.short_side(), item.long_side()));
-      }
+      const MomentBatchScratch<Space> sums(stream.workspace, moment_of<V>, batch_.sizes);
+      if constexpr (V == Variant::normuon)
+        move_batch_normuon<T>(stream.exec, move, second_moment_, batch_, directions, sums);
+      else
+        move_batch_adamuon<T>(stream.exec, move, second_moment_, batch_, directions, sums);
     }
   }
 
   MuonRule rule_;
   bool in_bf16_;
   SecondMoment second_moment_;
-  std::vector<BatchItem<Space>> items_;
   MuonBatch<Space> batch_;
 };
 

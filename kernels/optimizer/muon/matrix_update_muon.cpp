@@ -5,6 +5,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
+#include "kernels/optimizer/muon/moment_batch.hpp"
 
 namespace sestina {
 
@@ -86,12 +87,6 @@ void sum_lines(const Space& exec, Matrix<const T, Space> x, bool columns, Vector
       });
 }
 
-// Returns the factor that gives a direction its norm back, from the squares before and after it was divided.
-KOKKOS_INLINE_FUNCTION float kept_norm(bool keep, double before, double after) {
-  if (!keep || !(after > 0)) return 1;
-  return static_cast<float>(Kokkos::sqrt(before)) / static_cast<float>(Kokkos::sqrt(after));
-}
-
 // Makes sums of a shard those of the matrix.
 template <class Space>
 void sum_shards(const Space& exec, const MovedMatrix<Space>& to, Vector<double, Space> sums) {
@@ -116,7 +111,7 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
                    const NorMuonScratch<Space>& scratch) {
   const Vector<double, Space> squares = scratch.squares, totals = scratch.totals;
   const Vector<float, Space> gain = scratch.gain, scale = scratch.scale;
-  const float rate = static_cast<float>(1 - rule.beta2), least = static_cast<float>(rule.eps);
+  const MomentRates rates(rule);
   const double share = 1.0 / static_cast<double>(per_line);
   const std::size_t lines = moment.extent(0);
   constexpr std::size_t length = is_host<Space> ? 1024 : 1;
@@ -124,10 +119,8 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
       "normuon_gains", Kokkos::RangePolicy<Space>(exec, 0, (lines + length - 1) / length),
       KOKKOS_LAMBDA(std::size_t piece) {
         const std::size_t end = Kokkos::min(lines, (piece + 1) * length);
-        for (std::size_t i = piece * length; i < end; ++i) {
-          moment(i) += rate * (static_cast<float>(share * squares(i)) - moment(i));
-          gain(i) = 1 / Kokkos::sqrt(Kokkos::max(moment(i), least));
-        }
+        for (std::size_t i = piece * length; i < end; ++i)
+          gain(i) = rates.gain(static_cast<float>(share * squares(i)), moment(i));
       });
   const bool keep = rule.keep_norm;
   sum_all(
@@ -143,13 +136,10 @@ void normuon_gains(const Space& exec, const SecondMoment& rule, std::size_t per_
 
 // Adds (1 - beta2) (O^2 - V) to n elements of V; returns the sum of squares of O / (root V + eps).
 template <class T>
-KOKKOS_INLINE_FUNCTION double adapt_piece(float rate, float eps, std::size_t n, const T* __restrict o,
+KOKKOS_INLINE_FUNCTION double adapt_piece(const MomentRates& rates, std::size_t n, const T* __restrict o,
                                           float* __restrict moment) {
-  for (std::size_t c = 0; c < n; ++c) {
-    const float x = static_cast<float>(o[c]);
-    moment[c] += rate * (x * x - moment[c]);
-  }
-  return lane_sum(n, [=](std::size_t c) { return square(static_cast<float>(o[c]) / (Kokkos::sqrt(moment[c]) + eps)); });
+  for (std::size_t c = 0; c < n; ++c) rates.take(static_cast<float>(o[c]), moment[c]);
+  return lane_sum(n, [=](std::size_t c) { return square(rates.divided(static_cast<float>(o[c]), moment[c])); });
 }
 
 // Updates the moment (m, n); after(band) receives the squares of the direction in each band of rows of the moment.
@@ -158,14 +148,14 @@ void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, S
                   Matrix<float, Space> moment, Vector<double, Space> after) {
   const std::size_t m = moment.extent(0), n = moment.extent(1);
   const bool turned = direction.extent(0) != m;
-  const float rate = static_cast<float>(1 - rule.beta2), eps = static_cast<float>(rule.eps);
+  const MomentRates rates(rule);
   const T* x = direction.data();
   float* v = moment.data();
   if constexpr (is_host<Space>) {
     Kokkos::parallel_for("adamuon_moment", Kokkos::RangePolicy<Space>(exec, 0, band_count(m)), [=](std::size_t band) {
       double sum = 0;
       read_band(x, turned, m, n, band, [&](std::size_t i, std::size_t j, std::size_t count, const T* o) {
-        sum += adapt_piece(rate, eps, count, o, v + i * n + j);
+        sum += adapt_piece(rates, count, o, v + i * n + j);
       });
       after(band) = sum;
     });
@@ -173,7 +163,7 @@ void adapt_moment(const Space& exec, const SecondMoment& rule, Matrix<const T, S
     sum_pieces(
         "adamuon_moment", exec, m * n, band_rows * n, after, KOKKOS_LAMBDA(std::size_t at, std::size_t) {
           const std::size_t i = at / n, j = at % n;
-          return adapt_piece(rate, eps, 1, x + (turned ? j * m + i : at), v + at);
+          return adapt_piece(rates, 1, x + (turned ? j * m + i : at), v + at);
         });
   }
 }

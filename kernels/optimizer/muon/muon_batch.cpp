@@ -3,20 +3,12 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/blas/table_passes.hpp"
 
 namespace sestina {
 namespace {
 
 // Elements of a piece: as a chunk of sums, by which matrices number theirs.
 constexpr std::size_t batch_piece = reduce_chunk;
-
-// Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.
-KOKKOS_INLINE_FUNCTION std::size_t wide_place(const BatchedMatrix& of, std::size_t e) {
-  if (of.rows <= of.cols) return e;
-  const auto at = static_cast<std::uint32_t>(e);
-  return static_cast<std::size_t>(at % of.cols) * of.rows + at / of.cols;
-}
 
 // Writes elements [begin, begin + count) of M and returns the sum of squares of u.
 KOKKOS_INLINE_FUNCTION double advance_elements(const MomentumStep& s, const BatchedMatrix& of, std::size_t begin,
@@ -27,34 +19,13 @@ KOKKOS_INLINE_FUNCTION double advance_elements(const MomentumStep& s, const Batc
   return lane_sum(count, [=](std::size_t i) { return square(s.p * g[i] + s.q * m[i]); });
 }
 
-// The sums of sum_pieces, over chunks of all matrices.
 template <class Space>
 void advance_momenta(const Space& exec, const MomentumStep& step, const MuonBatch<Space>& batch,
                      Vector<double, Space> squares) {
-  constexpr std::size_t length = reduce_chunk;
-  const BatchedMatrix* const table = batch.table.data();
-  const std::size_t entries = batch.table.extent(0), chunks = squares.extent(0);
-  if constexpr (is_host<Space>) {
-    Kokkos::parallel_for("momenta", Kokkos::RangePolicy<Space>(exec, 0, chunks), [=](std::size_t chunk) {
-      const BatchedMatrix& of = entry_with(table, entries, chunk);
-      const std::size_t begin = (chunk - of.first) * length;
-      squares(chunk) = advance_elements(step, of, begin, std::min(length, of.elements - begin));
-    });
-  } else {
-    using Teams = Kokkos::TeamPolicy<Space>;
-    Kokkos::parallel_for(
-        "momenta", Teams(exec, static_cast<int>(chunks), sum_team<Space>),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-          const auto chunk = static_cast<std::size_t>(team.league_rank());
-          const BatchedMatrix& of = entry_with(table, entries, chunk);
-          const std::size_t begin = (chunk - of.first) * length;
-          double total = 0;
-          Kokkos::parallel_reduce(
-              Kokkos::TeamThreadRange(team, Kokkos::min(length, of.elements - begin)),
-              [&](std::size_t i, double& sum) { sum += advance_elements(step, of, begin + i, 1); }, total);
-          if (team.team_rank() == 0) squares(chunk) = total;
-        });
-  }
+  sum_table_pieces<reduce_chunk, Space, BatchedMatrix>(
+      "momenta", exec, batch.table, squares, KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
+        return advance_elements(step, of, at, count);
+      });
 }
 
 // Sets inverse(i) to the factor by which u of matrix i is multiplied: the sums of sum_all, one for each.
@@ -138,6 +109,7 @@ template <class Space>
 MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices) {
   MuonBatch<Space> batch;
   std::vector<BatchedPolynomial> polynomials;
+  std::vector<BatchedLines> lines;
   BatchSizes& all = batch.sizes;
   for (BatchedMatrix& matrix : matrices) {
     const std::size_t s = std::min(matrix.rows, matrix.cols), l = std::max(matrix.rows, matrix.cols);
@@ -147,16 +119,21 @@ MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices) {
     matrix.first = all.chunks;
     matrix.number = all.matrices;
     matrix.wide = all.wide;
+    matrix.line = all.lines;
     if (batch.stacks.empty() || batch.stacks.back().short_side != s || batch.stacks.back().long_side != l)
       batch.stacks.push_back({0, s, l, all.wide, all.polynomials, own.wide, own.polynomials});
     ++batch.stacks.back().count;
     polynomials.push_back(
         {batch.polynomial_pieces, s * s, static_cast<std::uint32_t>(s), matrix.wide, all.polynomials});
     batch.polynomial_pieces += (s * s + batch_piece - 1) / batch_piece;
-    all = {all.wide + own.wide, all.polynomials + own.polynomials, all.chunks + own.chunks, all.matrices + 1};
+    lines.push_back({batch.line_pieces, l, matrix});
+    batch.line_pieces += (l + line_piece - 1) / line_piece;
+    all = {all.wide + own.wide, all.polynomials + own.polynomials, all.chunks + own.chunks, all.lines + own.lines,
+           all.matrices + 1};
   }
   batch.table = table_in_space<Space>("sestina::batched_matrices", matrices);
   batch.polynomials = table_in_space<Space>("sestina::batched_polynomials", polynomials);
+  batch.lines = table_in_space<Space>("sestina::batched_lines", lines);
   batch.matrices = std::move(matrices);
   return batch;
 }
@@ -195,24 +172,8 @@ Vector<const T, Space> batched_newton_schulz(const Space& exec, Gemm<Space>& gem
 template <class T, class Space>
 void move_batch(const Space& exec, const WeightMove& move, const MuonBatch<Space>& batch,
                 Vector<const T, Space> directions) {
-  SESTINA_REQUIRE(move.decay_first, "a batch of matrices decays first");
-  const double lr = move.lr, decay = move.weight_decay, scale = move.scale;
-  double* const nonfinite = move.nonfinite;
-  const T* const wide = directions.data();
-  if (batch.matrices.empty()) return;
-  for_pieces<batch_piece, Space, BatchedMatrix>(
-      "muon_move", exec, batch.table, batch.sizes.chunks,
-      KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
-        const double rate = lr * of.lr;
-        const auto keep = static_cast<float>(1 - rate * (decay * of.weight_decay));
-        const auto length = static_cast<float>(rate * (scale * of.scale));
-        const T* const o = wide + of.wide;
-        for (std::size_t e = at; e < at + count; ++e) {
-          of.master[e] = keep * of.master[e] - length * static_cast<float>(o[wide_place(of, e)]);
-          if (of.weight != nullptr) of.weight[e] = bf16(of.master[e]);
-        }
-        flag_nonfinite(count, of.master + at, nonfinite);
-      });
+  move_batch_along<T, Space>(
+      exec, move, batch, directions, KOKKOS_LAMBDA(const BatchedMatrix&, std::size_t, float o) { return o; });
 }
 
 #define SESTINA_MUON_BATCH(Space, T)                                                                               \

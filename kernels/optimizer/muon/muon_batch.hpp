@@ -17,6 +17,7 @@
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/host_values.hpp"
 #include "kernels/blas/sums.hpp"
+#include "kernels/blas/table_passes.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/newton_schulz.hpp"
@@ -38,6 +39,7 @@ inline bool is_batched(const NewtonSchulz& ns, std::size_t rows, std::size_t col
 struct BatchedMatrix {
   const float* gradient = nullptr;  // (rows, cols) without padding, as momentum, master and weight
   float *momentum = nullptr, *master = nullptr;
+  float* second_moment = nullptr;              // of NorMuon and AdaMuon (moment_batch.hpp)
   bf16* weight = nullptr;                      // null: none is written
   std::uint32_t rows = 0, cols = 0;            // both at least 1
   double lr = 0, weight_decay = 0, scale = 1;  // factors of its own, see WeightMove
@@ -45,6 +47,24 @@ struct BatchedMatrix {
   std::size_t elements = 0;
   std::size_t number = 0;  // in the batch
   std::size_t wide = 0;    // elements before its X in the stacks of X
+  std::size_t line = 0;    // lines before its first one: a matrix has long_side() of them
+
+  KOKKOS_INLINE_FUNCTION std::size_t short_side() const { return Kokkos::min(rows, cols); }
+  KOKKOS_INLINE_FUNCTION std::size_t long_side() const { return Kokkos::max(rows, cols); }
+};
+
+// Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.
+KOKKOS_INLINE_FUNCTION std::size_t wide_place(const BatchedMatrix& of, std::size_t e) {
+  if (of.rows <= of.cols) return e;
+  const auto at = static_cast<std::uint32_t>(e);
+  return static_cast<std::size_t>(at % of.cols) * of.rows + at / of.cols;
+}
+
+// The lines of a matrix, in pieces of line_piece as numbered by `first`.
+inline constexpr std::size_t line_piece = 64;
+struct BatchedLines {
+  std::size_t first = 0, elements = 0;
+  BatchedMatrix of;
 };
 
 // Of one matrix the polynomial of a step, in pieces as numbered by `first`.
@@ -68,9 +88,9 @@ struct BatchSizes {
   static constexpr std::size_t aligned(std::size_t n) { return (n + step - 1) / step * step; }
   static BatchSizes of_one(std::size_t rows, std::size_t cols) {
     const std::size_t s = std::min(rows, cols);
-    return {aligned(rows * cols), aligned(s * s), chunk_count(rows * cols), 1};
+    return {aligned(rows * cols), aligned(s * s), chunk_count(rows * cols), std::max(rows, cols), 1};
   }
-  std::size_t wide = 0, polynomials = 0, chunks = 0, matrices = 0;
+  std::size_t wide = 0, polynomials = 0, chunks = 0, lines = 0, matrices = 0;
 };
 
 template <class Space>
@@ -78,8 +98,9 @@ struct MuonBatch {
   std::vector<BatchedMatrix> matrices;
   std::vector<MatrixStack> stacks;
   BatchSizes sizes;
-  std::size_t polynomial_pieces = 0;
+  std::size_t polynomial_pieces = 0, line_pieces = 0;
   Kokkos::View<BatchedMatrix*, typename Space::memory_space> table;
+  Kokkos::View<BatchedLines*, typename Space::memory_space> lines;
   Kokkos::View<BatchedPolynomial*, typename Space::memory_space> polynomials;
 };
 
@@ -107,8 +128,31 @@ template <class T, class Space>
 Vector<const T, Space> batched_newton_schulz(const Space&, Gemm<Space>&, const NewtonSchulz&, const MomentumStep&,
                                              const MuonBatch<Space>&, const MuonBatchScratch<T, Space>&);
 
-// Moves all matrices along their directions, as move_weight_wide does one; lr, weight_decay and scale of `move` are
-// factors of the matrices' own, and decay comes first.
+// Moves all matrices along direction(matrix, e, o), of element e of O, as move_weight_wide does one; lr, weight_decay
+// and scale of `move` are factors of the matrices' own, and decay comes first. No fence.
+template <class T, class Space, class Direction>
+static void move_batch_along(const Space& exec, const WeightMove& move, const MuonBatch<Space>& batch,
+                             Vector<const T, Space> directions, const Direction& direction) {
+  SESTINA_REQUIRE(move.decay_first, "a batch of matrices decays first");
+  const double lr = move.lr, decay = move.weight_decay, scale = move.scale;
+  double* const nonfinite = move.nonfinite;
+  const T* const wide = directions.data();
+  if (batch.matrices.empty()) return;
+  for_pieces<reduce_chunk, Space, BatchedMatrix>(
+      "muon_move", exec, batch.table, batch.sizes.chunks,
+      KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
+        const double rate = lr * of.lr;
+        const auto keep = static_cast<float>(1 - rate * (decay * of.weight_decay));
+        const auto length = static_cast<float>(rate * (scale * of.scale));
+        const T* const o = wide + of.wide;
+        for (std::size_t e = at; e < at + count; ++e) {
+          of.master[e] = keep * of.master[e] - length * direction(of, e, static_cast<float>(o[wide_place(of, e)]));
+          if (of.weight != nullptr) of.weight[e] = bf16(of.master[e]);
+        }
+        flag_nonfinite(count, of.master + at, nonfinite);
+      });
+}
+// Moves them along O as it is.
 template <class T, class Space>
 void move_batch(const Space&, const WeightMove& move, const MuonBatch<Space>&, Vector<const T, Space> directions);
 

@@ -156,7 +156,8 @@ void adam_direction(const Space& exec, const AdamRule& rule, double scale, Vecto
   const AdamRates rates(rule);
   const auto factor = static_cast<float>(scale);
   update_moments<float>(
-      "direction_8bit", exec, moments, KOKKOS_LAMBDA(std::size_t at, std::size_t count, float* m, float* v) {
+      "direction_8bit", exec, moments.arrays(),
+      KOKKOS_LAMBDA(const MomentArrays&, std::size_t at, std::size_t count, float* m, float* v) {
         direction_range(rates, factor, count, gradient.data() + at, m, v, direction.data() + at);
       });
 }

@@ -90,7 +90,7 @@ std::function<void()> adamw_case() {
   const Host exec;
   const Values g = case_values(case_rows * case_width), w = case_values(g.size()), m = case_values(g.size()),
                v("speed case", g.size());
-  return [=] { adamw<Host, float>(exec, AdamWStep{.lr = 1e-3}, g, w, m, v, Values()); };
+  return [=] { adamw<Host, float>(exec, AdamWStep{.lr = 1e-3}, element_run<Host, float>(g, w, Values(), {m, v})); };
 }
 
 std::function<void()> newton_schulz_case() {

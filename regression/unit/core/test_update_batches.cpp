@@ -107,6 +107,8 @@ void expect_same_updates(const MatrixOptions& options, bool in_bf16, std::size_t
       expect_close(movement(together.masters[i].get(), start), movement(alone.masters[i].get(), start), tolerance,
                    what.c_str());
       expect_same(together.field(i, "momentum"), alone.field(i, "momentum"), what.c_str());
+      if (options.kind != "muon")
+        expect_close(together.field(i, "second_moment"), alone.field(i, "second_moment"), tolerance, what.c_str());
       if (in_bf16) expect_same(together.weights[i].get(), rounded<bf16>(together.masters[i].get()), what.c_str());
     }
   }

@@ -33,10 +33,11 @@ struct Problem {
     return Vector<U, Host>(x.data() + 1, n);
   }
 
-  void run(const AdamWStep& step, bool with_weight) {
-    adamw<Host, T>(Host(), step, view<const S>(gradient), view<S>(master), view<S>(m), view<S>(v),
-                   with_weight ? view<T>(weight) : Vector<T, Host>());
+  ElementRun<T> elements(bool with_weight) {
+    return element_run<Host, T>(view<const S>(gradient), view<S>(master),
+                                with_weight ? view<T>(weight) : Vector<T, Host>(), {view<S>(m), view<S>(v)});
   }
+  void run(const AdamWStep& step, bool with_weight) { adamw<Host, T>(Host(), step, elements(with_weight)); }
 };
 
 // The published update, in double.
@@ -54,9 +55,8 @@ using AllTypes = testing::Types<float, double, bf16>;
 TYPED_TEST_SUITE(AdamWTest, AllTypes);
 
 TYPED_TEST(AdamWTest, MatchesPlainUpdate) {
-  using S = Acc<TypeParam>;
   // A dozen roundings, relative to the value or to 1.
-  const double eps = 16 * std::numeric_limits<S>::epsilon();
+  const double eps = 16 * std::numeric_limits<Acc<TypeParam>>::epsilon();
   const AdamWStep step{0.02, 0.9, 0.95, 1e-8, 0.1, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 0.5};
   for (const bool with_weight : {true, false})
     for (const std::size_t n : {1, 15, 8192, 20001}) {
@@ -78,20 +78,18 @@ TYPED_TEST(AdamWTest, MatchesPlainUpdate) {
 
 // One launch for several runs, with and without weights: the same bits as one for each.
 TYPED_TEST(AdamWTest, SeveralRunsAreUpdatedAsEach) {
-  using S = Acc<TypeParam>;
   const AdamWStep step{0.02, 0.9, 0.95, 1e-8, 0.1, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 0.5};
   std::vector<Problem<TypeParam>> each, together;
   for (const std::size_t n : {3, 8192, 20001, 8191}) each.emplace_back(n);
   together = each;
-  std::vector<AdamWRun<TypeParam>> runs;
+  std::vector<ElementRun<TypeParam>> runs;
   std::size_t pieces = 0;
   for (Problem<TypeParam>& one : together) {
-    const bool with_weight = one.n != 20001;
-    runs.push_back({one.gradient.data() + 1, one.master.data() + 1, one.m.data() + 1, one.v.data() + 1,
-                    with_weight ? one.weight.data() + 1 : nullptr, one.n, pieces});
-    pieces += (one.n + adamw_piece - 1) / adamw_piece;
+    runs.push_back(one.elements(one.n != 20001));
+    runs.back().first = pieces;
+    pieces += runs.back().pieces();
   }
-  adamw<Host, TypeParam>(Host(), step, table_in_space<Host>("runs", runs), pieces);
+  adamw<Host, TypeParam>(Host(), step, ElementRuns<Host, TypeParam>{table_in_space<Host>("runs", runs), pieces});
   for (std::size_t i = 0; i < each.size(); ++i) {
     each[i].run(step, each[i].n != 20001);
     EXPECT_EQ(together[i].master, each[i].master) << i;
@@ -107,10 +105,13 @@ TYPED_TEST(AdamWTest, EmptyAndMisfit) {
   EXPECT_NO_THROW(nothing.run(AdamWStep{}, true));
   Problem<TypeParam> some(4);
   using S = Acc<TypeParam>;
-  EXPECT_THROW((adamw<Host, TypeParam>(Host(), AdamWStep{}, some.template view<const S>(some.gradient),
-                                       some.template view<S>(some.master), some.template view<S>(some.m),
-                                       Vector<S, Host>(some.v.data(), 3), Vector<TypeParam, Host>())),
-               Error);
+  const auto g = some.template view<const S>(some.gradient);
+  const auto w = some.template view<S>(some.master), m = some.template view<S>(some.m);
+  const Vector<S, Host> shorter(some.v.data(), 3);
+  const Vector<TypeParam, Host> none, short_weight(some.weight.data(), 3);
+  EXPECT_THROW((element_run<Host, TypeParam>(g, w, none, {m, shorter})), Error);
+  EXPECT_THROW((element_run<Host, TypeParam>(g, shorter, none, {m, m})), Error);
+  EXPECT_THROW((element_run<Host, TypeParam>(g, w, short_weight, {m, m})), Error);
 }
 
 TYPED_TEST(AdamWTest, NanReachesTheWeight) {

@@ -110,7 +110,8 @@ struct Coded {
     set_values(gradient, g);
   }
   CodedMoments<Exec> moments() const { return {block, m, v, m_scale, v_scale}; }
-  void step(const AdamWStep& rule) const { adamw<Exec, T>(Exec(), rule, gradient, master, moments(), weight); }
+  void step(const AdamWStep& rule) const { adamw<Exec, T>(Exec(), rule, run()); }
+  CodedRun<T> run() const { return coded_run<Exec, T>(gradient, master, weight, moments()); }
   Array decoded(bool second) const {
     const Array scale = values_of(second ? v_scale : m_scale), codes = values_of(second ? v : m);
     Array values(rows, cols);
@@ -176,6 +177,41 @@ TYPED_TEST(CodedAdamW, MovesAsAdamWFromItsMoments) {
   }
 }
 
+// One launch for matrices of several shapes: the same bits as one for each.
+TYPED_TEST(CodedAdamW, SeveralMatricesAreUpdatedAsEach) {
+  using Exec = typename TypeParam::Exec;
+  using T = typename TypeParam::T;
+  std::vector<Coded<Exec, T>> each, together;
+  for (const auto& [rows, cols] : {std::array<std::size_t, 2>{3, 70}, {1, 32}, {40, 300}, {2, 31}}) {
+    each.emplace_back(rows, cols, 32);
+    together.emplace_back(rows, cols, 32);
+  }
+  std::vector<CodedRun<T>> runs;
+  CodedRuns<Exec, T> all{{}, 32, 0};
+  for (const auto& one : together) {
+    runs.push_back(one.run());
+    runs.back().first = all.blocks;
+    all.blocks += runs.back().blocks;
+  }
+  const auto table = table_in_space<Exec>("runs", runs);
+  all.table = table;
+  for (int t = 1; t <= 3; ++t) {
+    const AdamWStep rule{0.02, 0.9, 0.95, 1e-8, 0.1, 1 - std::pow(0.9, t), 1 - std::pow(0.95, t), 0.5};
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      each[i].set_gradient(static_cast<unsigned>(t));
+      together[i].set_gradient(static_cast<unsigned>(t));
+      each[i].step(rule);
+    }
+    adamw<Exec, T>(Exec(), rule, all);
+  }
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    expect_same(values_of(together[i].master), values_of(each[i].master), "master weights");
+    expect_same(values_of(together[i].weight), values_of(each[i].weight), "weights");
+    expect_same(together[i].decoded(false), each[i].decoded(false), "momentum");
+    expect_same(together[i].decoded(true), each[i].decoded(true), "second moments");
+  }
+}
+
 TYPED_TEST(CodedAdamW, ZerosStayZerosAndNothingIsTaken) {
   using Exec = typename TypeParam::Exec;
   using T = typename TypeParam::T;
@@ -232,31 +268,36 @@ TYPED_TEST(CodedDirection, ComesFromMomentsBeforeTheyAreRounded) {
   }
 }
 
-// Both forms run on the host.
+// Both forms run on the host, on two matrices of a table.
 TEST(CodedMomentsForms, GiveTheSameBits) {
-  const Coded<Host, float> threads(3, 300, 64), teams(3, 300, 64);
-  for (unsigned t = 1; t <= 3; ++t) {
-    for (const auto* run : {&threads, &teams}) {
-      run->set_gradient(t);
-      const float* g = run->gradient.data();
-      float* w = run->master.data();
-      const auto body = [g, w](std::size_t at, std::size_t n, float* m, float* v) {
-        for (std::size_t i = 0; i < n; ++i) {
-          m[i] = 0.5f * m[i] + g[at + i];
-          v[i] = std::fabs(0.25f * v[i] + g[at + i]);
-          w[at + i] += m[i] - v[i];
-        }
-      };
-      if (run == &threads)
-        moments::by_thread<float>("threads", Host(), run->moments(), body);
-      else
-        moments::by_team<float>("teams", Host(), run->moments(), body);
+  using Matrices = std::vector<Coded<Host, float>>;
+  const Matrices threads = {{3, 300, 64}, {2, 70, 64}}, teams = {{3, 300, 64}, {2, 70, 64}};
+  const auto body = [](const CodedRun<float>& of, std::size_t at, std::size_t n, float* m, float* v) {
+    for (std::size_t i = 0; i < n; ++i) {
+      m[i] = 0.5f * m[i] + of.gradient[at + i];
+      v[i] = std::fabs(0.25f * v[i] + of.gradient[at + i]);
+      of.master[at + i] += m[i] - v[i];
     }
-    expect_same(values_of(teams.master), values_of(threads.master), "values");
-    expect_same(values_of(teams.m), values_of(threads.m), "codes");
-    expect_same(values_of(teams.v), values_of(threads.v), "codes");
-    expect_same(values_of(teams.m_scale), values_of(threads.m_scale), "scales");
-    expect_same(values_of(teams.v_scale), values_of(threads.v_scale), "scales");
+  };
+  for (unsigned t = 1; t <= 3; ++t) {
+    for (const Matrices* side : {&threads, &teams}) {
+      for (const auto& one : *side) one.set_gradient(t);
+      CodedRun<float> runs[] = {side->front().run(), side->back().run()};
+      runs[1].first = runs[0].blocks;
+      const moments::MatrixOfTable<CodedRun<float>> find{runs, 2};
+      const std::size_t blocks = runs[0].blocks + runs[1].blocks;
+      if (side == &threads)
+        moments::by_thread<float>("threads", Host(), 64, blocks, find, body);
+      else
+        moments::by_team<float>("teams", Host(), 64, blocks, find, body);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      expect_same(values_of(teams[i].master), values_of(threads[i].master), "values");
+      expect_same(values_of(teams[i].m), values_of(threads[i].m), "codes");
+      expect_same(values_of(teams[i].v), values_of(threads[i].v), "codes");
+      expect_same(values_of(teams[i].m_scale), values_of(threads[i].m_scale), "scales");
+      expect_same(values_of(teams[i].v_scale), values_of(threads[i].v_scale), "scales");
+    }
   }
 }
 

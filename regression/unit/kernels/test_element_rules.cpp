@@ -1,11 +1,13 @@
 // Elementwise rules next to AdamW: each against its published form in double, and cautious decay in all of them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
-#include "kernels/base/error.hpp"
+#include "kernels/blas/host_values.hpp"
 #include "kernels/optimizer/adamw.hpp"
 #include "kernels/optimizer/element_rules.hpp"
 
@@ -88,7 +90,14 @@ struct Vectors {
   auto view(auto& x) {
     return Vector<U, Host>(x.data() + 1, n);
   }
-  Vector<T, Host> rounded(bool with_weight) { return with_weight ? view<T>(weight) : Vector<T, Host>(); }
+  // The first `fields` of a, b and c are the state.
+  ElementRun<T> run(bool with_weight, std::size_t fields) {
+    ElementRun<T> run = element_run<Host, T>(view<const S>(gradient), view<S>(master),
+                                             with_weight ? view<T>(weight) : Vector<T, Host>(), {});
+    S* const all[] = {a.data() + 1, b.data() + 1, c.data() + 1};
+    std::copy(all, all + fields, run.state);
+    return run;
+  }
 };
 
 template <class Step>
@@ -101,51 +110,61 @@ Step common(bool cautious) {
   return step;
 }
 
-template <class T>
-void step_lion(Vectors<T>& v, int, bool cautious, bool with_weight) {
-  using S = Acc<T>;
-  lion<Host, T>(Host(), common<LionStep>(cautious), v.template view<const S>(v.gradient), v.template view<S>(v.master),
-                v.template view<S>(v.a), v.rounded(with_weight));
-}
+// Each of these makes update t of `runs`, which is one run or a table.
+struct LionOf {
+  static constexpr std::size_t fields = 1;
+  template <class T, class Runs>
+  static void step(int, bool cautious, const Runs& runs) {
+    lion<Host, T>(Host(), common<LionStep>(cautious), runs);
+  }
+};
 
-template <class T>
-void step_ademamix(Vectors<T>& v, int t, bool cautious, bool with_weight) {
-  using S = Acc<T>;
-  auto step = common<AdEMAMixStep>(cautious);
-  step.bias_correction1 = 1 - std::pow(step.beta1, t);
-  step.bias_correction2 = 1 - std::pow(step.beta2, t);
-  step.alpha = warm_alpha(8, t, warmup);
-  step.beta3 = warm_beta3(0.9, 0.9999, t, warmup);
-  ademamix<Host, T>(Host(), step, v.template view<const S>(v.gradient), v.template view<S>(v.master),
-                    v.template view<S>(v.a), v.template view<S>(v.b), v.template view<S>(v.c), v.rounded(with_weight));
-}
+struct AdEMAMixOf {
+  static constexpr std::size_t fields = 3;
+  template <class T, class Runs>
+  static void step(int t, bool cautious, const Runs& runs) {
+    auto step = common<AdEMAMixStep>(cautious);
+    step.bias_correction1 = 1 - std::pow(step.beta1, t);
+    step.bias_correction2 = 1 - std::pow(step.beta2, t);
+    step.alpha = warm_alpha(8, t, warmup);
+    step.beta3 = warm_beta3(0.9, 0.9999, t, warmup);
+    ademamix<Host, T>(Host(), step, runs);
+  }
+};
 
-template <class T>
-void step_adamw(Vectors<T>& v, int t, bool cautious, bool with_weight) {
-  using S = Acc<T>;
-  auto step = common<AdamWStep>(cautious);
-  step.bias_correction1 = 1 - std::pow(step.beta1, t);
-  step.bias_correction2 = 1 - std::pow(step.beta2, t);
-  adamw<Host, T>(Host(), step, v.template view<const S>(v.gradient), v.template view<S>(v.master),
-                 v.template view<S>(v.a), v.template view<S>(v.b), v.rounded(with_weight));
-}
+struct AdamWOf {
+  static constexpr std::size_t fields = 2;
+  template <class T, class Runs>
+  static void step(int t, bool cautious, const Runs& runs) {
+    auto step = common<AdamWStep>(cautious);
+    step.bias_correction1 = 1 - std::pow(step.beta1, t);
+    step.bias_correction2 = 1 - std::pow(step.beta2, t);
+    adamw<Host, T>(Host(), step, runs);
+  }
+};
 
-template <class T>
-void step_schedule_free(Vectors<T>& v, int t, bool cautious, bool with_weight) {
-  using S = Acc<T>;
-  auto step = common<ScheduleFreeStep>(cautious);
-  step.lr = lr * std::min(1.0, double(t) / warmup);
-  step.bias_correction2 = 1 - std::pow(step.beta2, t);
-  step.share = average_share(t, warmup);
-  if (t == 1) v.a = v.master;
-  schedule_free<Host, T>(Host(), step, v.template view<const S>(v.gradient), v.template view<S>(v.master),
-                         v.template view<S>(v.a), v.template view<S>(v.c), v.rounded(with_weight));
+struct ScheduleFreeOf {
+  static constexpr std::size_t fields = 2;
+  template <class T, class Runs>
+  static void step(int t, bool cautious, const Runs& runs) {
+    auto step = common<ScheduleFreeStep>(cautious);
+    step.lr = lr * std::min(1.0, double(t) / warmup);
+    step.bias_correction2 = 1 - std::pow(step.beta2, t);
+    step.share = average_share(t, warmup);
+    schedule_free<Host, T>(Host(), step, runs);
+  }
+};
+
+template <class Rule, class T>
+void step_one(Vectors<T>& v, int t, bool cautious, bool with_weight) {
+  if (t == 1 && std::is_same_v<Rule, ScheduleFreeOf>) v.a = v.master;
+  Rule::template step<T>(t, cautious, v.run(with_weight, Rule::fields));
 }
 
 // Compares weights after all updates; state(element) is what v.a must be then. `loss` is the number of roundings of an
 // update that reach a weight, relative to its size or to 1.
-template <class T, class Step, class Plain, class State>
-void expect_published(const Step& step, const Plain& plain, const State& state, double loss) {
+template <class Rule, class T, class Plain, class State>
+void expect_published(const Plain& plain, const State& state, double loss) {
   using S = Acc<T>;
   const double allowed = updates * loss * std::numeric_limits<S>::epsilon();
   for (const bool cautious : {false, true})
@@ -159,7 +178,7 @@ void expect_published(const Step& step, const Plain& plain, const State& state, 
             got.gradient[i] = S(gradient_at(i, t));
             if (i > 0 && i <= n) plain(elements[i], scale * static_cast<double>(got.gradient[i]), t, cautious);
           }
-          step(got, t, cautious, with_weight);
+          step_one<Rule>(got, t, cautious, with_weight);
         }
         for (std::size_t i = 0; i < n + 2; ++i) {
           const bool inside = i > 0 && i <= n;
@@ -179,54 +198,88 @@ TYPED_TEST_SUITE(ElementRules, AllTypes);
 // A dozen roundings in an update. The iterate of schedule-free comes back from weight and average, which magnifies what
 // these lost by 1 / (1 - beta1).
 TYPED_TEST(ElementRules, LionIsThePublishedRule) {
-  expect_published<TypeParam>(
-      step_lion<TypeParam>, plain_lion, [](const Element& e) { return e.a; }, 16);
+  expect_published<LionOf, TypeParam>(
+      plain_lion, [](const Element& e) { return e.a; }, 16);
 }
 TYPED_TEST(ElementRules, AdEMAMixIsThePublishedRule) {
-  expect_published<TypeParam>(
-      step_ademamix<TypeParam>, plain_ademamix, [](const Element& e) { return e.a; }, 16);
+  expect_published<AdEMAMixOf, TypeParam>(
+      plain_ademamix, [](const Element& e) { return e.a; }, 16);
 }
 TYPED_TEST(ElementRules, ScheduleFreeIsThePublishedRule) {
-  expect_published<TypeParam>(
-      step_schedule_free<TypeParam>, plain_schedule_free, [](const Element& e) { return e.b; }, 160);
+  expect_published<ScheduleFreeOf, TypeParam>(
+      plain_schedule_free, [](const Element& e) { return e.b; }, 160);
 }
 TYPED_TEST(ElementRules, CautiousAdamWDecaysWhereUpdateAndWeightHaveOneSign) {
-  expect_published<TypeParam>(
-      step_adamw<TypeParam>, plain_adamw, [](const Element& e) { return e.a; }, 16);
+  expect_published<AdamWOf, TypeParam>(
+      plain_adamw, [](const Element& e) { return e.a; }, 16);
+}
+
+// One launch for several runs, with and without weights: the same bits as one for each.
+template <class Rule, class T>
+void expect_table_as_each() {
+  std::vector<Vectors<T>> each;
+  for (const std::size_t n : {3, 8192, 20001, 8191}) each.emplace_back(n);
+  std::vector<Vectors<T>> together = each;
+  std::vector<ElementRun<T>> runs;
+  std::size_t pieces = 0;
+  for (Vectors<T>& v : together) {
+    v.a = v.master;
+    runs.push_back(v.run(v.n != 20001, Rule::fields));
+    runs.back().first = pieces;
+    pieces += runs.back().pieces();
+  }
+  const ElementRuns<Host, T> table{table_in_space<Host>("runs", runs), pieces};
+  for (Vectors<T>& v : each) v.a = v.master;
+  for (int t = 1; t <= 3; ++t) {
+    for (auto* const side : {&each, &together})
+      for (Vectors<T>& v : *side)
+        for (std::size_t i = 0; i < v.n + 2; ++i) v.gradient[i] = Acc<T>(gradient_at(i, t));
+    Rule::template step<T>(t, true, table);
+    for (Vectors<T>& v : each) Rule::template step<T>(t, true, v.run(v.n != 20001, Rule::fields));
+  }
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    EXPECT_EQ(together[i].master, each[i].master) << i;
+    EXPECT_EQ(together[i].a, each[i].a) << i;
+    EXPECT_EQ(together[i].b, each[i].b) << i;
+    EXPECT_EQ(together[i].c, each[i].c) << i;
+    for (std::size_t k = 0; k < each[i].weight.size(); ++k)
+      ASSERT_EQ(float(together[i].weight[k]), float(each[i].weight[k])) << i << ", " << k;
+  }
+}
+
+TYPED_TEST(ElementRules, SeveralRunsAreUpdatedAsEach) {
+  expect_table_as_each<LionOf, TypeParam>();
+  expect_table_as_each<AdEMAMixOf, TypeParam>();
+  expect_table_as_each<ScheduleFreeOf, TypeParam>();
+}
+
+template <class Rule, class T>
+void expect_nan_in_the_weight() {
+  Vectors<T> v(5);
+  v.gradient[3] = std::numeric_limits<Acc<T>>::quiet_NaN();
+  step_one<Rule>(v, 1, true, true);
+  EXPECT_TRUE(std::isnan(v.master[3]));
+  EXPECT_TRUE(std::isnan(float(v.weight[3])));
+  EXPECT_FALSE(std::isnan(v.master[2]));
 }
 
 TYPED_TEST(ElementRules, NanReachesTheWeightAndTheFlag) {
-  using S = Acc<TypeParam>;
-  const auto check = [](const auto& step) {
-    Vectors<TypeParam> v(5);
-    v.gradient[3] = std::numeric_limits<S>::quiet_NaN();
-    step(v, 1, true, true);
-    EXPECT_TRUE(std::isnan(v.master[3]));
-    EXPECT_TRUE(std::isnan(float(v.weight[3])));
-    EXPECT_FALSE(std::isnan(v.master[2]));
-  };
-  check(step_lion<TypeParam>);
-  check(step_ademamix<TypeParam>);
-  check(step_schedule_free<TypeParam>);
+  expect_nan_in_the_weight<LionOf, TypeParam>();
+  expect_nan_in_the_weight<AdEMAMixOf, TypeParam>();
+  expect_nan_in_the_weight<ScheduleFreeOf, TypeParam>();
   Vectors<TypeParam> v(9000);
-  v.gradient[9000] = std::numeric_limits<S>::infinity();
+  v.gradient[9000] = std::numeric_limits<Acc<TypeParam>>::infinity();
   double flag = 0;
   auto step = common<ScheduleFreeStep>(false);
   step.nonfinite = &flag;
-  schedule_free<Host, TypeParam>(Host(), step, v.template view<const S>(v.gradient), v.template view<S>(v.master),
-                                 v.template view<S>(v.a), v.template view<S>(v.c), {});
+  schedule_free<Host, TypeParam>(Host(), step, v.run(false, 2));
   EXPECT_EQ(flag, 1);
 }
 
-TEST(ElementRules, EmptyAndMisfit) {
-  Vectors<float> nothing(0), some(4);
-  EXPECT_NO_THROW(step_lion(nothing, 1, false, true));
-  EXPECT_THROW((lion<Host, float>(Host(), LionStep{}, some.view<const float>(some.gradient),
-                                  some.view<float>(some.master), Vector<float, Host>(some.a.data(), 3), {})),
-               Error);
-  EXPECT_THROW((lion<Host, float>(Host(), LionStep{}, some.view<const float>(some.gradient),
-                                  Vector<float, Host>(some.master.data(), 3), some.view<float>(some.a), {})),
-               Error);
+TEST(ElementRules, NothingIsUpdatedOfNothing) {
+  Vectors<float> nothing(0);
+  EXPECT_NO_THROW(step_one<LionOf>(nothing, 1, false, true));
+  EXPECT_NO_THROW((lion<Host, float>(Host(), LionStep{}, ElementRuns<Host, float>{})));
 }
 
 TEST(ElementRules, WarmUpsBeginAtTheFastMomentumAndEndAtTheirValues) {
