@@ -228,13 +228,13 @@ void expect_table_as_each() {
     runs.back().first = pieces;
     pieces += runs.back().pieces();
   }
-  const ElementRuns<Host, T> table{table_in_space<Host>("runs", runs), pieces};
+  const auto table = table_in_space<Host>("runs", runs);
   for (Vectors<T>& v : each) v.a = v.master;
   for (int t = 1; t <= 3; ++t) {
     for (auto* const side : {&each, &together})
       for (Vectors<T>& v : *side)
         for (std::size_t i = 0; i < v.n + 2; ++i) v.gradient[i] = Acc<T>(gradient_at(i, t));
-    Rule::template step<T>(t, true, table);
+    Rule::template step<T>(t, true, ElementRuns<Host, T>{table, pieces});
     for (Vectors<T>& v : each) Rule::template step<T>(t, true, v.run(v.n != 20001, Rule::fields));
   }
   for (std::size_t i = 0; i < each.size(); ++i) {
