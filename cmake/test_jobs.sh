@@ -104,7 +104,7 @@ avx2_tests() {
     skipped=$((skipped + 1))
     return 0
   fi
-  if [ -r /proc/cpuinfo ] && ! grep -qm1 '^flags.* avx512f' /proc/cpuinfo; then
+  if [ -r /proc/cpuinfo ] && ! grep -qm1 -E '^flags.* avx(512f|_vnni)' /proc/cpuinfo; then
     say "this processor goes no further than AVX2: the tests before were those"
     return 0
   fi
