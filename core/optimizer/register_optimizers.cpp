@@ -4,10 +4,10 @@
 #include "core/optimizer/methods/apollo.hpp"
 #include "core/optimizer/methods/basis_rotation.hpp"
 #include "core/optimizer/methods/galore.hpp"
-#include "core/optimizer/methods/kl_shampoo.hpp"
-#include "core/optimizer/methods/kl_soap.hpp"
+#include "core/optimizer/methods/kl/kl_shampoo.hpp"
+#include "core/optimizer/methods/kl/kl_soap.hpp"
 #include "core/optimizer/methods/muon.hpp"
-#include "core/optimizer/methods/shampoo.hpp"
+#include "core/optimizer/methods/shampoo/shampoo.hpp"
 #include "core/optimizer/methods/soap.hpp"
 #include "core/optimizer/methods/soap_muon.hpp"
 

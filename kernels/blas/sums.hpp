@@ -11,7 +11,9 @@ namespace sestina {
 // double in one thread's fixed order, chunk sums added in order. Those that return a value fence.
 inline constexpr std::size_t reduce_chunk = 4096;
 // Returns the number of chunk sums of n numbers.
-constexpr std::size_t chunk_count(std::size_t n) { return (n + reduce_chunk - 1) / reduce_chunk; }
+KOKKOS_INLINE_FUNCTION constexpr std::size_t chunk_count(std::size_t n) {
+  return (n + reduce_chunk - 1) / reduce_chunk;
+}
 
 // Memory of each of the sums below, for n numbers.
 template <class Exec>
@@ -194,5 +196,28 @@ struct ColumnSquaresScratch {
       : partial(workspace.template take<float>((rows + chunk - 1) / chunk, cols)) {}
   Matrix<float, Space> partial;  // (chunks, n): the sum of each chunk
 };
+
+// The loops of both on a host, for passes that sum the lines of many matrices.
+
+KOKKOS_INLINE_FUNCTION float line_square(float x) { return x * x; }
+// Returns the sum of squares of a row; weights may be null.
+KOKKOS_INLINE_FUNCTION float squares_of_row(std::size_t n, const float* __restrict x, const float* __restrict weights) {
+  constexpr int lanes = 16;  // partial sums, added as a binary tree: a fixed order that vectorises
+  float partial[lanes] = {};
+  const std::size_t whole = n / lanes * lanes;
+  for (std::size_t j = 0; j < whole; j += lanes)
+    for (int lane = 0; lane < lanes; ++lane)
+      partial[lane] += line_square(weights == nullptr ? x[j + lane] : x[j + lane] * weights[j + lane]);
+  for (std::size_t j = whole; j < n; ++j)
+    partial[j - whole] += line_square(weights == nullptr ? x[j] : x[j] * weights[j]);
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int lane = 0; lane < width; ++lane) partial[lane] += partial[lane + width];
+  return partial[0];
+}
+// Adds the squares of a row to the sums of its columns.
+KOKKOS_INLINE_FUNCTION void add_row_squares(std::size_t n, float weight, const float* __restrict x,
+                                            float* __restrict sums) {
+  for (std::size_t j = 0; j < n; ++j) sums[j] += line_square(x[j] * weight);
+}
 
 }  // namespace sestina

@@ -6,28 +6,6 @@ namespace sestina {
 
 namespace {
 
-constexpr int row_lanes = 16;  // partial sums of a row, added as a binary tree: a fixed order that vectorises
-
-KOKKOS_INLINE_FUNCTION float squared(float x) { return x * x; }
-
-// Returns the sum of squares of a row; weights may be null.
-KOKKOS_INLINE_FUNCTION float row_sum(std::size_t n, const float* __restrict x, const float* __restrict weights) {
-  float partial[row_lanes] = {};
-  const std::size_t whole = n / row_lanes * row_lanes;
-  for (std::size_t j = 0; j < whole; j += row_lanes)
-    for (int lane = 0; lane < row_lanes; ++lane)
-      partial[lane] += squared(weights == nullptr ? x[j + lane] : x[j + lane] * weights[j + lane]);
-  for (std::size_t j = whole; j < n; ++j) partial[j - whole] += squared(weights == nullptr ? x[j] : x[j] * weights[j]);
-  for (int width = row_lanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) partial[lane] += partial[lane + width];
-  return partial[0];
-}
-
-KOKKOS_INLINE_FUNCTION void add_squares(std::size_t n, float weight, const float* __restrict x,
-                                        float* __restrict sums) {
-  for (std::size_t j = 0; j < n; ++j) sums[j] += squared(x[j] * weight);
-}
-
 template <class Space>
 constexpr std::size_t column_block = is_host<Space> ? 512 : 1;
 
@@ -47,7 +25,7 @@ void sum_chunks(const Space& exec, Matrix<const float, Space> x, Vector<const fl
         float* sums = &partial(chunk, at);
         for (std::size_t j = 0; j < count; ++j) sums[j] = 0;
         for (std::size_t i = chunk * row_chunk; i < end; ++i)
-          add_squares(count, weighted ? weights(i) : 1.0f, &x(i, at), sums);
+          add_row_squares(count, weighted ? weights(i) : 1.0f, &x(i, at), sums);
       });
 }
 
@@ -63,7 +41,7 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
   if constexpr (is_host<Space>) {
     const Kokkos::RangePolicy<Space> all(exec, 0, rows);
     Kokkos::parallel_for("row_squares", all, [=](std::size_t i) {
-      sums(i) = row_sum(cols, x.data() + i * x.stride(0), weighted ? weights.data() : nullptr);
+      sums(i) = squares_of_row(cols, x.data() + i * x.stride(0), weighted ? weights.data() : nullptr);
     });
   } else {  // a team takes a row, in an order that is fixed by the team's size
     using Teams = Kokkos::TeamPolicy<Space>;
@@ -74,7 +52,7 @@ void row_squares(const Space& exec, Matrix<const float, Space> x, Vector<const f
           float total = 0;
           Kokkos::parallel_reduce(
               Kokkos::TeamThreadRange(team, cols),
-              [&](std::size_t j, float& sum) { sum += squared(weighted ? x(i, j) * weights(j) : x(i, j)); }, total);
+              [&](std::size_t j, float& sum) { sum += line_square(weighted ? x(i, j) * weights(j) : x(i, j)); }, total);
           if (team.team_rank() == 0) sums(i) = total;
         });
   }

@@ -10,16 +10,6 @@ namespace {
 template <class Space>
 constexpr std::size_t update_grain = is_host<Space> ? 8192 : 1;
 
-template <class TU>
-KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, const TU* __restrict direction,
-                                       float* __restrict master, bf16* __restrict weight) {
-  for (std::size_t i = 0; i < n; ++i)
-    master[i] = f.after * (f.before * master[i] - f.step * static_cast<float>(direction[i]));
-  flag_nonfinite(n, master, f.nonfinite);
-  if (weight == nullptr) return;
-  for (std::size_t i = 0; i < n; ++i) weight[i] = bf16(master[i]);
-}
-
 // Returns 24 bits of SplitMix64 (kernels/blas/bits.hpp) at a key and a place, as a number in [0, 1).
 KOKKOS_INLINE_FUNCTION float draw_at(std::uint64_t key, std::uint64_t place) {
   return static_cast<float>(static_cast<std::int32_t>(split_mix(key, place) >> 40)) * 0x1p-24f;

@@ -45,6 +45,17 @@ struct MoveFactors {
         nonfinite(move.nonfinite) {}
 };
 
+// Moves n weights; weight may be null.
+template <class TU>
+KOKKOS_INLINE_FUNCTION void move_range(const MoveFactors& f, std::size_t n, const TU* __restrict direction,
+                                       float* __restrict master, bf16* __restrict weight) {
+  for (std::size_t i = 0; i < n; ++i)
+    master[i] = f.after * (f.before * master[i] - f.step * static_cast<float>(direction[i]));
+  flag_nonfinite(n, master, f.nonfinite);
+  if (weight == nullptr) return;
+  for (std::size_t i = 0; i < n; ++i) weight[i] = bf16(master[i]);
+}
+
 // Returns the elements of a matrix without padding.
 template <class T, class Space>
 Vector<T, Space> flat(Matrix<T, Space> x) {

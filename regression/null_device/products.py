@@ -111,6 +111,31 @@ def soap_calls(model):
     return 8 * len(set(model.matrices()))
 
 
+def shampoo(model):
+    """Of each matrix G (m, n), which is one block: G G^T and G^T G; the averaged gradient between both roots."""
+    found = collections.Counter()
+    for m, n in model.matrices():
+        for product in [("TN", m, m, n), ("NT", n, n, m), ("NN", n, m, m), ("NN", n, m, n)]:
+            found[*product, "fp32", "fp32"] += model.layers
+    return found
+
+
+def shampoo_calls(model):
+    return 4 * len(set(model.matrices()))
+
+
+def whitening(model):
+    """KL-Shampoo and KL-SOAP make the products of SOAP; the gradient in the basis of the left side alone comes to them."""
+    found = soap(model)
+    for m, n in model.matrices():
+        found["NT", n, m, m, "fp32", "fp32"] += model.layers
+    return found
+
+
+def whitening_calls(model):
+    return 9 * len(set(model.matrices()))
+
+
 def soap_refresh(model):
     """Of each side: the factor times its basis, and the orthonormal factor of that, by geqrf and orgqr."""
     products, solved = collections.Counter(), collections.Counter()

@@ -311,11 +311,13 @@ def library_products(device):
 
 MUON_KERNELS = {"momenta", "ns_norms", "ns_normalize", "ns_polynomial", "muon_move"}
 SOAP_KERNELS = {"average_momenta", "rotated_adams", "move_weights"}
+SHAMPOO_KERNELS = {"filter", "graft_squares", "graft_factors", "move_weights"}
+KL_KERNELS = {"inverse_roots", "average_momenta", "line_squares", "scale_lines", "move_weights"}
 
 
 def library_batches(device):
-    """Muon and SOAP update all matrices of a shape together: twelve layers take no more kernels and products than one.
-    With all that they need of scratch they are one batch. In bf16 SOAP's matrices go one by one."""
+    """Muon, SOAP, Shampoo and the KL kinds update all matrices of a shape together: twelve layers take no more kernels and
+    products than one. With all that they need of scratch they are one batch. In bf16 SOAP's matrices go one by one."""
     model = products.Model(keys=64, layers=12)
     layers = ["model.num_hidden_layers=12", "model.num_key_value_heads=4"]
     muon = products.newton_schulz(model, steps=5)
@@ -324,6 +326,12 @@ def library_batches(device):
     for precision in ("fp32", "tf32"):
         check_batch(device, "tiny_soap", model, products.soap(model, precision), products.soap_calls(model), SOAP_KERNELS, 27,
                     [*layers, "optimizer.refresh.every=100", f"optimizer.matmul_precision={precision}"])
+    # Roots come with update 2.
+    check_batch(device, "tiny_shampoo", model, products.shampoo(model), products.shampoo_calls(model), SHAMPOO_KERNELS, 17,
+                [*layers, "optimizer.refresh.every=100", "optimizer.start_step=2"])
+    for deck, own, most in (("tiny_kl_shampoo", {"scale_damped"}, 34), ("tiny_kl_soap", {"average_squares", "divide_by_root"}, 35)):
+        check_batch(device, deck, model, products.whitening(model), products.whitening_calls(model), KL_KERNELS | own, most,
+                    [*layers, "optimizer.refresh.every=100"])
 
 
 def check_batch(device, deck, model, expected, often, names, most, options):
@@ -339,7 +347,8 @@ def check_batch(device, deck, model, expected, often, names, most, options):
         for (kind, name), count in counts.items():
             if kind == "launch":
                 kernels[name.removeprefix("for: ").split()[0]] += sign * count[0] / 2
-    alone = ("ns_", "momentum", "mirror", "average_", "rotated_adam", "adam_direction", "round_matrix", "move_weight")
+    alone = ("ns_", "momentum", "mirror", "average_", "rotated_adam", "adam_direction", "round_matrix", "move_weight", "graft_",
+             "row_squares", "column_", "scale_", "identity")
     update = {name: kernels[name] for name in kernels if kernels[name] and (name in names or name.startswith(alone))}
     if called != often or set(update) != names or called + sum(update.values()) > most:
         raise Failure(f"{what}: {called} products, {often} expected; kernels {update}")

@@ -1,9 +1,9 @@
-"""P1 to P4: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) compared with AdamW (forms.toml)."""
+"""P1 to P5: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) compared with AdamW (forms.toml)."""
 
 import statistics
 
 from cells import Cell, Experiment
-from delays import ADAMW
+from delays import ADAMW, matrix
 from judge import FAILS, HOLDS, MISSING, Precise, chain, highest, loss
 from spectrum import drift
 
@@ -17,8 +17,8 @@ def cell(name, label, rate, *settings, paper=""):
     return name
 
 
-def poet(block, *more, tag="", label="", paper=""):
-    return cell(f"poet{block}{tag}", f"POET-X, blocks of {block}{label}", 1e-2, *ADAMW, "model.linear.form=poet-x",
+def poet(block, *more, tag="", label="", paper="", optimizer=ADAMW):
+    return cell(f"poet{block}{tag}", f"POET-X, blocks of {block}{label}", 1e-2, *optimizer, "model.linear.form=poet-x",
                 f"model.linear.block_size={block}", "model.linear.merge_every=100", "model.linear.clip_warmup_steps=10",
                 "model.linear.clip_start_ratio=0.1", "model.linear.clip_warmup_until=1500", *more, paper=paper)
 
@@ -32,6 +32,9 @@ galore = cell("galore", "GaLore, rank 16", 1e-2, "optimizer.kind=galore", *low_r
 apollo = cell("apollo", "APOLLO, rank 16", 1e-2, "optimizer.kind=apollo", *low_rank)
 gaussian = poet(32, "model.linear.init=gaussian", tag="-gaussian", label=", weights not normalised")
 quantised = poet(32, "model.linear.variant=xq", "model.linear.group_size=64", tag="-xq", label=", weights in 8 bits")
+muon = cell("muon", "Muon", 3e-3, *matrix("muon"))
+by_muon = poet(32, tag="-muon", label=", rotations by Muon", optimizer=matrix("muon"))
+by_soap = poet(32, tag="-soap", label=", rotations by SOAP", optimizer=matrix("soap"))
 galore8 = cell("galore8", "GaLore, rank 16, moments in 8 bits", 1e-2, "optimizer.kind=galore", "optimizer.state_bits=8",
                *low_rank)
 q_galore = cell("q-galore", "Q-GaLore, rank 16: weights and moments in 8 bits, projectors in 4", 1e-2,
@@ -79,6 +82,9 @@ P2 = (chain("POET-X: the largest relative drift of a singular value < 2 %",
 P1 = (chain("larger blocks, lower loss: 64 < 32 < 16 < 8", losses(*reversed(blocks)), "loss"),
       chain("LoRA is the worst: the worst of the others < LoRA", lambda r: [
           highest(r, (adamw, galore, apollo, *blocks)), loss(r, lora)], "loss"))
+P5 = (chain("Muon < AdamW on weights", losses(muon, adamw), "loss"),
+      chain("rotations by Muon < by AdamW", losses(by_muon, blocks[2]), "loss"),
+      chain("rotations by SOAP < by AdamW", losses(by_soap, blocks[2]), "loss"))
 EXPERIMENTS = {
     "P1": Experiment("P1: POET-X, GaLore, APOLLO, LoRA compared with AdamW", (adamw, *blocks, lora, galore, apollo), claims=P1,
                      baseline=adamw, baseline_label="AdamW"),
@@ -90,4 +96,6 @@ EXPERIMENTS = {
                      rows=(blocks[2], quantised, galore, galore8, q_galore, apollo, q_apollo), baseline=adamw, baseline_label="AdamW",
                      claims=(within("8-bit weights within 5 % of fp32 ones", quantised, blocks[2], 0.05),
                              within("Q-GaLore within 5 % of GaLore", q_galore, galore, 0.05),
-                             within("Q-APOLLO within 5 % of APOLLO", q_apollo, apollo, 0.05)))}
+                             within("Q-APOLLO within 5 % of APOLLO", q_apollo, apollo, 0.05))),
+    "P5": Experiment("P5: matrices and rotations by matrix optimizers", (adamw, muon, blocks[2], by_muon, by_soap),
+                     baseline=adamw, baseline_label="AdamW", claims=P5)}

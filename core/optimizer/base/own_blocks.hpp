@@ -1,6 +1,7 @@
 // Kinds that cut a matrix into blocks by themselves keep the state of block (i, j) in fields "block_<i>_<j>.<name>"
-// (core/optimizer/methods/shampoo.hpp). Such blocks know nothing of one another: on several ranks each may be updated
-// as a matrix by itself, and its state is still that of the whole matrix, of which the rank holds a part. No Kokkos.
+// (core/optimizer/methods/shampoo/shampoo.hpp). Such blocks know nothing of one another: on several ranks each may be
+// updated as a matrix by itself, and its state is still that of the whole matrix, of which the rank holds a part. No
+// Kokkos.
 #pragma once
 #include <cstddef>
 #include <vector>

@@ -16,6 +16,7 @@
 
 #include "core/optimizer/base/matrix_optimizer.hpp"
 #include "core/optimizer/base/stream_scratch.hpp"
+#include "kernels/optimizer/batch/flat_batch.hpp"
 
 namespace sestina {
 
@@ -36,6 +37,27 @@ inline UpdateNumbers with_rates(UpdateNumbers shared, const TensorRates& rates) 
   shared.lr *= rates.lr;
   shared.weight_decay *= rates.weight_decay;
   return shared;
+}
+
+// Returns what an item says of its matrix, as one of a batch of element-wise passes.
+template <class Space>
+FlatMatrix flat_matrix(const BatchItem<Space>& item) {
+  FlatMatrix one;
+  one.gradient = item.matrix.gradient.data();
+  one.master = item.matrix.master.data();
+  one.weight = item.matrix.weight.data();
+  one.lr = item.rates.lr;
+  one.weight_decay = item.rates.weight_decay;
+  one.rows = static_cast<std::uint32_t>(item.matrix.rows());
+  one.cols = static_cast<std::uint32_t>(item.matrix.cols());
+  one.apart = item.matrix.cols();
+  return one;
+}
+
+// Makes the updates one after another.
+template <class Space>
+void step_each(Stream<Space>& stream, const UpdateNumbers& shared, const std::vector<BatchItem<Space>>& items) {
+  for (const BatchItem<Space>& item : items) item.optimizer->step(stream, with_rates(shared, item.rates), item.matrix);
 }
 
 template <class Space>

@@ -36,47 +36,23 @@ void take_lines(const Space& exec, const SecondMoment& rule, const MuonBatch<Spa
       });
 }
 
-// Sets scale(i) of each matrix by the totals of its sums, which are `count` from `first` on.
+// Sets scale(i) of each matrix by the totals of its sums, of which it has range(matrix).
 template <class Space, class Range>
 void scale_by_totals(const char* label, const Space& exec, bool keep, const MuonBatch<Space>& batch, const Range& range,
                      const MomentBatchScratch<Space>& scratch) {
-  const BatchedMatrix* const table = batch.table.data();
-  const Vector<double, Space> before = scratch.before, after = scratch.after;
   const Vector<float, Space> scale = scratch.scale;
-  const std::size_t entries = batch.table.extent(0);
-  if constexpr (is_host<Space>) {
-    Kokkos::parallel_for(label, Kokkos::RangePolicy<Space>(exec, 0, entries), [=](std::size_t i) {
-      const std::size_t first = range.first(table[i]), count = range.count(table[i]);
-      scale(i) = kept_norm(keep, lane_sum(count, [=](std::size_t k) { return before(first + k); }),
-                           lane_sum(count, [=](std::size_t k) { return after(first + k); }));
-    });
-  } else {
-    using Teams = Kokkos::TeamPolicy<Space>;
-    Kokkos::parallel_for(
-        label, Teams(exec, static_cast<int>(entries), sum_team<Space>),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-          const BatchedMatrix& of = table[team.league_rank()];
-          const std::size_t first = range.first(of);
-          const auto all = Kokkos::TeamThreadRange(team, range.count(of));
-          double was = 0, is = 0;
-          Kokkos::parallel_reduce(
-              all, [&](std::size_t k, double& sum) { sum += before(first + k); }, was);
-          Kokkos::parallel_reduce(
-              all, [&](std::size_t k, double& sum) { sum += after(first + k); }, is);
-          if (team.team_rank() == 0) scale(team.league_rank()) = kept_norm(keep, was, is);
-        });
-  }
+  total_entries<2, Space, BatchedMatrix>(
+      label, exec, batch.table, {scratch.before.data(), scratch.after.data()}, range,
+      KOKKOS_LAMBDA(std::size_t i, const Kokkos::Array<double, 2>& totals) {
+        scale(i) = kept_norm(keep, totals[0], totals[1]);
+      });
 }
 
 struct LinesOf {
-  KOKKOS_INLINE_FUNCTION std::size_t first(const BatchedMatrix& of) const { return of.line; }
-  KOKKOS_INLINE_FUNCTION std::size_t count(const BatchedMatrix& of) const { return of.long_side(); }
+  KOKKOS_INLINE_FUNCTION EntryRange operator()(const BatchedMatrix& of) const { return of.lines(); }
 };
 struct ChunksOf {
-  KOKKOS_INLINE_FUNCTION std::size_t first(const BatchedMatrix& of) const { return of.first; }
-  KOKKOS_INLINE_FUNCTION std::size_t count(const BatchedMatrix& of) const {
-    return (of.elements + reduce_chunk - 1) / reduce_chunk;
-  }
+  KOKKOS_INLINE_FUNCTION EntryRange operator()(const BatchedMatrix& of) const { return of.chunks(); }
 };
 
 }  // namespace

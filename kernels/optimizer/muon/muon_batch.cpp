@@ -32,31 +32,13 @@ void advance_momenta(const Space& exec, const MomentumStep& step, const MuonBatc
 template <class Space>
 void inverse_norms(const Space& exec, const NewtonSchulz& ns, const MuonBatch<Space>& batch,
                    Vector<const double, Space> squares, Vector<float, Space> inverse) {
-  constexpr std::size_t length = reduce_chunk;
   const double eps = ns.eps;
   const bool add = ns.norm == NewtonSchulzNorm::add;
-  const BatchedMatrix* const table = batch.table.data();
-  const std::size_t entries = batch.table.extent(0);
-  if constexpr (is_host<Space>) {
-    Kokkos::parallel_for("ns_norms", Kokkos::RangePolicy<Space>(exec, 0, entries), [=](std::size_t i) {
-      const double* const own = squares.data() + table[i].first;
-      const std::size_t chunks = (table[i].elements + length - 1) / length;
-      inverse(i) = inverse_norm(lane_sum(chunks, [=](std::size_t c) { return own[c]; }), eps, add);
-    });
-  } else {
-    using Teams = Kokkos::TeamPolicy<Space>;
-    Kokkos::parallel_for(
-        "ns_norms", Teams(exec, static_cast<int>(entries), sum_team<Space>),
-        KOKKOS_LAMBDA(const typename Teams::member_type& team) {
-          const BatchedMatrix& of = table[team.league_rank()];
-          const double* const own = squares.data() + of.first;
-          double total = 0;
-          Kokkos::parallel_reduce(
-              Kokkos::TeamThreadRange(team, (of.elements + length - 1) / length),
-              [&](std::size_t c, double& sum) { sum += own[c]; }, total);
-          if (team.team_rank() == 0) inverse(team.league_rank()) = inverse_norm(total, eps, add);
-        });
-  }
+  total_entries<1, Space, BatchedMatrix>(
+      "ns_norms", exec, batch.table, {squares.data()}, KOKKOS_LAMBDA(const BatchedMatrix& of) { return of.chunks(); },
+      KOKKOS_LAMBDA(std::size_t i, const Kokkos::Array<double, 1>& total) {
+        inverse(i) = inverse_norm(total[0], eps, add);
+      });
 }
 
 // Sets X of every matrix to u divided by its norm, rounded, in wide form.

@@ -51,6 +51,9 @@ struct BatchedMatrix {
 
   KOKKOS_INLINE_FUNCTION std::size_t short_side() const { return Kokkos::min(rows, cols); }
   KOKKOS_INLINE_FUNCTION std::size_t long_side() const { return Kokkos::max(rows, cols); }
+  // Its numbers among the chunks and lines of all matrices.
+  KOKKOS_INLINE_FUNCTION EntryRange chunks() const { return {first, chunk_count(elements)}; }
+  KOKKOS_INLINE_FUNCTION EntryRange lines() const { return {line, long_side()}; }
 };
 
 // Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.

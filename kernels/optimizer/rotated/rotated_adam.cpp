@@ -43,12 +43,6 @@ void for_lines(const char* label, const Space& exec, std::size_t rows, std::size
 }
 
 // More loops as those of rotated_ranges.hpp.
-KOKKOS_INLINE_FUNCTION void square_range(float rate, std::size_t n, const float* __restrict g, float* __restrict v) {
-  for (std::size_t i = 0; i < n; ++i) v[i] += rate * (g[i] * g[i] - v[i]);
-}
-KOKKOS_INLINE_FUNCTION void divide_range(float eps, std::size_t n, const float* __restrict v, float* __restrict d) {
-  for (std::size_t i = 0; i < n; ++i) d[i] /= Kokkos::sqrt(v[i]) + eps;
-}
 KOKKOS_INLINE_FUNCTION void direction_range(const AdamRates& r, float scale, std::size_t n,
                                             const float* __restrict gradient, float* __restrict m, float* __restrict v,
                                             float* __restrict d) {
@@ -57,16 +51,6 @@ KOKKOS_INLINE_FUNCTION void direction_range(const AdamRates& r, float scale, std
     m[i] += r.one_minus_beta1 * (g - m[i]);
     v[i] += r.one_minus_beta2 * (g * g - v[i]);
     d[i] = m[i] / (Kokkos::sqrt(v[i]) + r.eps);
-  }
-}
-KOKKOS_INLINE_FUNCTION void scale_range(float row, std::size_t n, const float* __restrict cols, float* __restrict x) {
-  for (std::size_t j = 0; j < n; ++j) x[j] *= row * cols[j];
-}
-KOKKOS_INLINE_FUNCTION void damped_range(float eps, float row, std::size_t n, const float* __restrict cols,
-                                         float* __restrict x) {
-  for (std::size_t j = 0; j < n; ++j) {
-    const float s = row * cols[j];
-    x[j] *= s / (1 + eps * s);
   }
 }
 KOKKOS_INLINE_FUNCTION void gather_range(std::size_t n, const float* __restrict from,
@@ -238,13 +222,10 @@ void average_eigenvalues(const Space& exec, double beta, double count, double ce
                          Vector<const float, Space> sample, Vector<float, Space> values) {
   require_equal("average_eigenvalues", sample.extent(0), values.extent(0));
   const auto rate = static_cast<float>(1 - beta), scale = static_cast<float>(1 / count);
-  const auto smallest = ceiling > 0 ? static_cast<float>(1 / (ceiling * ceiling)) : 0.0f;
+  const float least = least_eigenvalue(ceiling);
   for_pieces(
       "average_eigen", exec, values.extent(0), KOKKOS_LAMBDA(std::size_t at, std::size_t n) {
-        for (std::size_t i = at; i < at + n; ++i) {
-          const float value = values(i) + rate * (scale * sample(i) - values(i));
-          values(i) = value < smallest ? smallest : value;
-        }
+        for (std::size_t i = at; i < at + n; ++i) values(i) = next_eigenvalue(rate, scale, least, sample(i), values(i));
       });
 }
 
@@ -253,10 +234,7 @@ void inverse_square_roots(const Space& exec, Vector<const float, Space> values, 
   require_equal("inverse_square_roots", values.extent(0), roots.extent(0));
   for_pieces(
       "inverse_roots", exec, values.extent(0), KOKKOS_LAMBDA(std::size_t at, std::size_t n) {
-        for (std::size_t i = at; i < at + n; ++i) {
-          const float root = 1 / Kokkos::sqrt(values(i));
-          roots(i) = Kokkos::isfinite(root) ? root : 0.0f;
-        }
+        for (std::size_t i = at; i < at + n; ++i) roots(i) = inverse_square_root(values(i));
       });
 }
 

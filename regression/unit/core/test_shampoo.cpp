@@ -6,7 +6,7 @@
 #include "../linear_algebra.hpp"
 #include "../spaces.hpp"
 #include "core/optimizer/base/matrix_optimizer.hpp"
-#include "core/optimizer/methods/shampoo.hpp"
+#include "core/optimizer/methods/shampoo/shampoo.hpp"
 
 namespace sestina {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/optimizer/rotated/rotated_batch.hpp"
+#include "kernels/optimizer/batch/rotated_batch.hpp"
 #include "regression/unit/spaces.hpp"
 
 namespace sestina::reference {
@@ -27,7 +27,7 @@ template <class Space>
 struct BatchData {
   using F = Field<float, Space>;
   BatchData() {
-    std::vector<RotatedMatrix> matrices;
+    std::vector<FlatMatrix> matrices;
     for (std::size_t i = 0; i < batch_lengths.size(); ++i) {
       const std::size_t n = batch_lengths[i];
       const auto seed = 10 * static_cast<unsigned>(i);
@@ -36,7 +36,7 @@ struct BatchData {
       moments.emplace_back(positive(n, seed + 2));
       masters.emplace_back(numbers(n, seed + 3));
       weights.emplace_back(std::size_t{1}, n);
-      RotatedMatrix one;
+      FlatMatrix one;
       one.gradient = gradients[i].matrix().data();
       one.momentum = momenta[i].matrix().data();
       one.second_moment = moments[i].matrix().data();
@@ -44,11 +44,13 @@ struct BatchData {
       one.weight = i % 2 == 0 ? weights[i].matrix().data() : nullptr;
       one.lr = 0.5 + 0.25 * double(i);
       one.weight_decay = 0.125 * double(i);
-      one.elements = n;
-      one.in_scratch = i == 1;
+      one.rows = 1;
+      one.cols = static_cast<std::uint32_t>(n);
+      one.apart = n;
+      one.stack = i == 1 ? 0 : 2;
       matrices.push_back(one);
     }
-    batch = make_rotated_batch<Space>(matrices);
+    batch = make_flat_batch<Space>(matrices);
     memory = std::make_unique<F>(rounded<float>(random_array(3, batch.elements, 99)));
     stacks = {memory->matrix().data(), batch.elements};
   }
@@ -64,8 +66,8 @@ struct BatchData {
   std::vector<F> gradients, momenta, moments, masters;
   std::vector<Field<bf16, Space>> weights;
   std::unique_ptr<F> memory;
-  RotatedBatch<Space> batch;
-  RotatedStacks stacks;
+  FlatBatch<Space> batch;
+  FlatStacks stacks;
 };
 
 template <class View>
@@ -103,7 +105,7 @@ TYPED_TEST(RotatedBatches, AverageMomenta) {
 
 TYPED_TEST(RotatedBatches, MakeDirections) {
   BatchData<TypeParam> run, alone;
-  rotated_adam<TypeParam>(TypeParam(), batch_rule, run.batch, run.stacks);
+  rotated_adam<TypeParam>(TypeParam(), batch_rule, run.batch, run.stacks, 1, 2);
   for (std::size_t i = 0; i < batch_lengths.size(); ++i) {
     const Array g = alone.piece(i, 1);
     Array v = alone.moments[i].get(), d = alone.piece(i, 2);
@@ -129,10 +131,10 @@ TYPED_TEST(RotatedBatches, MoveWeights) {
     const WeightMove move{0.25, 0.5, 0.75, decay_first, flag.data()};
     move_weights<TypeParam>(TypeParam(), move, run.batch, run.stacks);
     for (std::size_t i = 0; i < batch_lengths.size(); ++i) {
-      const RotatedMatrix& own = run.batch.matrices[i];
+      const FlatMatrix& own = run.batch.matrices[i];
       const WeightMove mine{move.lr * own.lr, move.scale, move.weight_decay * own.weight_decay, decay_first,
                             flag.data()};
-      const Array d = alone.piece(i, own.in_scratch ? 0 : 2);
+      const Array d = alone.piece(i, own.stack);
       const double keep = 1 - mine.lr * mine.weight_decay, length = mine.lr * mine.scale;
       Array want = alone.masters[i].get();
       for (std::size_t j = 0; j < want.values.size(); ++j) {

@@ -1,6 +1,6 @@
 // KL-SOAP (arXiv 2509.03378): the bases of KL-Shampoo, and in them Adam without bias correction. No Kokkos.
 #pragma once
-#include "core/optimizer/methods/kl_shampoo.hpp"
+#include "core/optimizer/methods/kl/kl_shampoo.hpp"
 
 namespace sestina {
 

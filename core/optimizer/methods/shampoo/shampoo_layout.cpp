@@ -1,4 +1,4 @@
-#include "core/optimizer/methods/shampoo.hpp"
+#include "core/optimizer/methods/shampoo/shampoo.hpp"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // whitened by the other side, whose running eigenvalues are kept next to the bases. G is the gradient, M the momentum,
 // Ql and Qr the bases.
 #pragma once
-#include "core/optimizer/methods/kl_shampoo.hpp"
+#include "core/optimizer/methods/kl/kl_shampoo.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
 
 namespace sestina {
@@ -31,6 +31,7 @@ class KlFactors {
 
   const TwoSided<Space>& sides() const { return sides_; }
   TwoSided<Space>& sides() { return sides_; }
+  Vector<float, Space> eigenvalues(bool left) const { return left ? left_values_ : right_values_; }
 
   // Makes the first call, after so many updates: bases from the gradient, eigenvalues all equal, factors from it. At
   // the scale of the gradient, the eigenvalues are its root mean square g: the product of both sides is then the mean
@@ -66,6 +67,9 @@ class KlFactors {
 template <class Space>
 void declare_kl_update(Workspace<Space>&, const MatrixOptions&, const KlRule&, std::size_t rows, std::size_t cols);
 
+template <class Space>
+class KlUpdates;  // of many matrices together: kl_updates.hpp
+
 // The frame of both kinds: the first call, the update that is theirs, and the refresh point after it.
 template <class Space>
 class KlMethod : public MatrixOptimizer<Space> {
@@ -97,6 +101,9 @@ class KlMethod : public MatrixOptimizer<Space> {
   KlFactors<Space> factors_;
 
  private:
+  friend class KlUpdates<Space>;
+  void refresh(Stream<Space>&);  // runs the refresh point of the update now made
+
   Matrix<float, Space> momentum_;  // in the original basis
   std::int64_t &updates_, &started_;
 };

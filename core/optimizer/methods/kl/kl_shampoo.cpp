@@ -1,16 +1,29 @@
-#include "core/optimizer/methods/kl_shampoo.hpp"
+#include "core/optimizer/methods/kl/kl_shampoo.hpp"
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/methods/kl_factors.hpp"
+#include "core/optimizer/methods/kl/kl_updates.hpp"
 #include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
 namespace {
 
 template <class Space>
+class KlShampooUpdates final : public KlUpdates<Space> {
+ public:
+  KlShampooUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
+      : KlUpdates<Space>({options.as<KlOptions>(), options}, std::nullopt, items) {}
+  static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool /*computes_bf16*/,
+                              std::size_t rows, std::size_t cols) {
+    return KlUpdates<Space>::declare_in_batch(workspace, options, {options.as<KlOptions>(), options}, rows, cols);
+  }
+};
+
+template <class Space>
 class KlShampoo final : public KlMethod<Space> {
  public:
+  using Batch = KlShampooUpdates<Space>;
+
   KlShampoo(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : KlMethod<Space>(exec, options, {options.as<KlOptions>(), options}, shape) {}
   static void declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, std::size_t rows,

@@ -1,4 +1,4 @@
-#include "core/optimizer/methods/kl_factors.hpp"
+#include "core/optimizer/methods/kl/kl_factors.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -204,6 +204,11 @@ void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, cons
     const RotatedGradient<Space> p(stream.workspace, shape_.rows, shape_.cols);
     update(stream, now, matrix, factors_.roots(stream), p.half, p.rotated);
   }
+  refresh(stream);
+}
+
+template <class Space>
+void KlMethod<Space>::refresh(Stream<Space>& stream) {
   const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
   factors_.refresh(stream, {updates_, due, stream.refresh.policy.is_in_update(shape_.index)}, second_moment());
 }

@@ -1,8 +1,8 @@
-#include "core/optimizer/methods/kl_soap.hpp"
+#include "core/optimizer/methods/kl/kl_soap.hpp"
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
-#include "core/optimizer/methods/kl_factors.hpp"
+#include "core/optimizer/methods/kl/kl_updates.hpp"
 #include "kernels/optimizer/rotated/rotated_adam.hpp"
 
 namespace sestina {
@@ -14,10 +14,23 @@ void KlSoapOptions::fields(OptionFields& f) {
 
 namespace {
 
+template <class Space>
+class KlSoapUpdates final : public KlUpdates<Space> {
+ public:
+  KlSoapUpdates(const MatrixOptions& options, const std::vector<BatchItem<Space>>& items)
+      : KlUpdates<Space>({options.as<KlSoapOptions>(), options}, options.as<KlSoapOptions>().beta2, items) {}
+  static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool /*computes_bf16*/,
+                              std::size_t rows, std::size_t cols) {
+    return KlUpdates<Space>::declare_in_batch(workspace, options, {options.as<KlSoapOptions>(), options}, rows, cols);
+  }
+};
+
 // KL-SOAP, whose momentum stays in the original basis.
 template <class Space>
 class KlSoap final : public KlMethod<Space> {
  public:
+  using Batch = KlSoapUpdates<Space>;
+
   KlSoap(const Space& exec, const MatrixOptions& options, const MatrixShape& shape)
       : KlMethod<Space>(exec, options, {options.as<KlSoapOptions>(), options}, shape),
         beta2_(options.as<KlSoapOptions>().beta2),

@@ -1,0 +1,103 @@
+#include "core/optimizer/methods/rotated/two_sided_groups.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace sestina {
+
+bool may_be_grouped(const std::vector<FieldSize>& fields, MatmulPrecision precision, std::size_t rows,
+                    std::size_t cols) {
+  constexpr std::size_t tiled = 8192;  // Gemm::symmetric
+  if (precision == MatmulPrecision::bf16 || rows * cols == 0 || std::max(rows, cols) >= tiled) return false;
+  return std::all_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.tier == Tier::device; });
+}
+
+template <class Space>
+TwoSidedGroups<Space>::TwoSidedGroups(const FlatBatch<Space>& batch, std::vector<const TwoSided<Space>*> sides)
+    : sides_(std::move(sides)) {
+  for (std::size_t i = 0; i < sides_.size(); ++i) {
+    const std::size_t rows = batch.matrices[i].rows, cols = batch.matrices[i].cols;
+    const bool left = sides_[i]->left.on(), right = sides_[i]->right.on();
+    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
+      return std::tie(g.rows, g.cols, g.left, g.right) == std::tie(rows, cols, left, right);
+    });
+    if (group == groups_.end()) {
+      group = groups_.emplace(groups_.end());
+      group->rows = rows;
+      group->cols = cols;
+      group->left = left;
+      group->right = right;
+    }
+    group->matrices.push_back(i);
+  }
+}
+
+template <class Space>
+void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatStacks& stacks, std::size_t count) {
+  if (made_for_ == stacks.values) return;
+  read_ = {};
+  written_ = {};
+  for (Group& group : groups_) {
+    const std::size_t m = group.rows, n = group.cols;
+    const auto list = [&](auto& table, std::size_t rows, std::size_t cols, const auto& pointer_of) {
+      std::vector<std::decay_t<decltype(pointer_of(0))>> pointers;
+      for (const std::size_t i : group.matrices) pointers.push_back(pointer_of(i));
+      return table.add(pointers, rows, cols);
+    };
+    const auto side_of = [&](std::size_t i, bool left) -> const Side<Space>& {
+      return left ? sides_[i]->left : sides_[i]->right;
+    };
+    const auto basis = [&](bool left, std::size_t d) {
+      return list(read_, d, d, [&](std::size_t i) { return side_of(i, left).basis.read().data(); });
+    };
+    const auto factor = [&](bool left, std::size_t d) {
+      return list(written_, d, d, [&](std::size_t i) {
+        const auto kept = side_of(i, left).factor.write();
+        return kept.view().data();
+      });
+    };
+    const bool factors = side_of(group.matrices.front(), group.left).factor.size() > 0;
+    group.gradient = list(read_, m, n, [&](std::size_t i) { return batch.matrices[i].gradient; });
+    group.momentum = list(read_, m, n, [&](std::size_t i) -> const float* { return batch.matrices[i].momentum; });
+    if (group.left) group.left_basis = basis(true, m);
+    if (group.right) group.right_basis = basis(false, n);
+    if (group.left && factors) group.left_factor = factor(true, m);
+    if (group.right && factors) group.right_factor = factor(false, n);
+    for (std::size_t s = 0; s < count; ++s) {
+      const std::size_t added =
+          list(written_, m, n, [&](std::size_t i) { return stacks[s] + batch.matrices[i].place; });
+      if (s == 0) group.first_stack = added;
+    }
+  }
+  read_.finish("sestina::operands");
+  written_.finish("sestina::results");
+  made_for_ = stacks.values;
+}
+
+template <class Space>
+void TwoSidedGroups<Space>::rotate(Gemm<Space>& gemm, const Group& on, float alpha, std::size_t x, std::size_t half,
+                                   std::size_t out) const {
+  constexpr Op none = Op::none, turned = Op::transpose;
+  const MatrixList<float, Space> to = stack(on, out), between = on.left ? stack(on, half) : to;
+  if (on.right) gemm.template batch<float, float>(none, none, alpha, read_[x], read_[on.right_basis], 0, between);
+  if (!on.left) return;
+  const MatrixList<const float, Space> from = on.right ? between.read() : read_[x];
+  gemm.template batch<float, float>(turned, none, on.right ? 1 : alpha, read_[on.left_basis], from, 0, to);
+}
+
+template <class Space>
+void TwoSidedGroups<Space>::rotate_back(Gemm<Space>& gemm, const Group& on, std::size_t d, std::size_t other) const {
+  constexpr Op none = Op::none, turned = Op::transpose;
+  MatrixList<float, Space> from = stack(on, d), to = stack(on, other);
+  if (on.right) {
+    gemm.template batch<float, float>(none, turned, 1, from.read(), read_[on.right_basis], 0, to);
+    std::swap(from, to);
+  }
+  if (on.left) gemm.template batch<float, float>(none, none, 1, read_[on.left_basis], from.read(), 0, to);
+}
+
+#define SESTINA_TWO_SIDED_GROUPS(Space) template class TwoSidedGroups<Space>;
+SESTINA_INSTANTIATE_LANES(SESTINA_TWO_SIDED_GROUPS)
+
+}  // namespace sestina
