@@ -24,6 +24,7 @@ std::vector<KernelCheck> check_kernels(const Exec& exec, const Options& options,
   check_norms<Exec, T>(context);
   check_rows<Exec, T>(context);
   check_updates<Exec, T>(context);
+  check_batches<Exec, T>(context);
   check_solvers<Exec, T>(context);
   return checker.take_results();
 }

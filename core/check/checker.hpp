@@ -223,6 +223,8 @@ void check_rows(const CheckContext<Exec>&);
 template <class Exec, class T>
 void check_updates(const CheckContext<Exec>&);
 template <class Exec, class T>
+void check_batches(const CheckContext<Exec>&);
+template <class Exec, class T>
 void check_solvers(const CheckContext<Exec>&);
 template <class Exec, class T>
 void check_copies(const CheckContext<Exec>&);

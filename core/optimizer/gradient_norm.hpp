@@ -1,7 +1,6 @@
 // The norm over all gradients, and the cosine between two of them.
 #pragma once
 #include <cmath>
-#include <span>
 #include <vector>
 
 #include "core/layout/arena.hpp"

@@ -34,6 +34,14 @@ class MatrixTable {
     pointers_.insert(pointers_.end(), matrices.begin(), matrices.end());
     return lists_.size() - 1;
   }
+  // Adds the list of pointer_of(i) for these numbers i.
+  template <class PointerOf>
+  std::size_t add_each(const std::vector<std::size_t>& numbers, const PointerOf& pointer_of, std::size_t rows,
+                       std::size_t cols, std::size_t apart = 0) {
+    std::vector<T*> matrices;
+    for (const std::size_t i : numbers) matrices.push_back(pointer_of(i));
+    return add(matrices, rows, cols, apart);
+  }
   // Copies what was added to the space. Fences.
   void finish(const char* label) {
     std::vector<std::uintptr_t> numbers;  // a view of pointers would be one of two dimensions

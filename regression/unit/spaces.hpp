@@ -48,4 +48,19 @@ void set_values(const View& x, const Array& a) {
   Kokkos::deep_copy(x, host);
 }
 
+// Returns all elements of a matrix without gaps.
+template <class View>
+auto line(const View& x) {
+  return Vector<typename View::value_type, typename View::execution_space>(x.data(), x.size());
+}
+
+// Expects what one pass over many matrices computed to be what passes over each of them did: the same bits on a host.
+template <class Space>
+void expect_both(const Array& together, const Array& alone, const char* what) {
+  if (is_host<Space>)
+    expect_same(together, alone, what);
+  else
+    expect_close(together, alone, few_roundings, what);
+}
+
 }  // namespace sestina::reference

@@ -227,7 +227,7 @@ class MuonUpdates final : public UpdateBatch<Space> {
       one.scale = muon_rule(options.as<KeysOf<V>>(), matrix.rows(), matrix.cols()).scale;
       matrices.push_back(one);
     }
-    batch_ = make_muon_batch<Space>(std::move(matrices));
+    batch_ = make_muon_batch<Space>(std::move(matrices), V == Variant::normuon);
   }
 
   static bool declare_scratch(Workspace<Space>& workspace, const MatrixOptions& options, bool computes_bf16,

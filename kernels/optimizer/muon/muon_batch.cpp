@@ -88,7 +88,7 @@ struct StackOperands {
 }  // namespace
 
 template <class Space>
-MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices) {
+MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices, bool with_lines) {
   MuonBatch<Space> batch;
   std::vector<BatchedPolynomial> polynomials;
   std::vector<BatchedLines> lines;
@@ -115,7 +115,7 @@ MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices) {
   }
   batch.table = table_in_space<Space>("sestina::batched_matrices", matrices);
   batch.polynomials = table_in_space<Space>("sestina::batched_polynomials", polynomials);
-  batch.lines = table_in_space<Space>("sestina::batched_lines", lines);
+  if (with_lines) batch.lines = table_in_space<Space>("sestina::batched_lines", lines);
   batch.matrices = std::move(matrices);
   return batch;
 }
@@ -163,9 +163,9 @@ void move_batch(const Space& exec, const WeightMove& move, const MuonBatch<Space
                                                                   const MomentumStep&, const MuonBatch<Space>&,    \
                                                                   const MuonBatchScratch<T, Space>&);              \
   template void move_batch<T, Space>(const Space&, const WeightMove&, const MuonBatch<Space>&, Vector<const T, Space>);
-#define SESTINA_MUON_BATCHES(Space)                                             \
-  template MuonBatch<Space> make_muon_batch<Space>(std::vector<BatchedMatrix>); \
-  SESTINA_MUON_BATCH(Space, float)                                              \
+#define SESTINA_MUON_BATCHES(Space)                                                   \
+  template MuonBatch<Space> make_muon_batch<Space>(std::vector<BatchedMatrix>, bool); \
+  SESTINA_MUON_BATCH(Space, float)                                                    \
   SESTINA_MUON_BATCH(Space, bf16)
 SESTINA_INSTANTIATE_LANES(SESTINA_MUON_BATCHES)
 

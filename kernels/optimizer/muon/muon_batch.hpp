@@ -121,9 +121,10 @@ struct MuonBatchScratch {
   Vector<float, Space> inverse;   // of the norm of each
 };
 
-// Makes the tables of a batch; matrices of one wide form that follow one another are one stack. Fences.
+// Makes the tables of a batch, with that of lines where they have moments; matrices of one wide form that follow one
+// another are one stack. Fences.
 template <class Space>
-MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix>);
+MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix>, bool with_lines = false);
 
 // Advances the momenta (MomentumStep) and orthogonalises u of every matrix. Returns the stacks of the results in wide
 // form, in the scratch. Does not fence.

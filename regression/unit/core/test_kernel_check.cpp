@@ -66,7 +66,8 @@ TEST_P(KernelChecks, TryBothTypesOfARun) {
   for (const char* name :
        {"copy to the host and back", "digest of bits", "q, k, v: weight gradient", "attention: forward",
         "attention: backward", "residual, RMSNorm: forward", "rotary", "softmax cross-entropy", "embedding: backward",
-        "AdamW", "eigh", "qr", "inverse fourth root", "Newton-Schulz in fp32"})
+        "AdamW", "eigh", "qr", "inverse fourth root", "Newton-Schulz in fp32", "Muon of a batch in fp32",
+        "products of a list", "SOAP of a batch", "eigenvalues of a batch", "Shampoo of a batch"})
     EXPECT_TRUE(has(names, name)) << name;
 }
 

@@ -72,19 +72,6 @@ struct LinedBatch {
   FlatStacks stacks;
 };
 
-template <class View>
-auto line(const View& x) {
-  using T = typename View::value_type;
-  return Vector<T, typename View::execution_space>(x.data(), x.size());
-}
-template <class Space>
-void expect_both(const Array& together, const Array& alone, const char* what) {
-  if (is_host<Space>)
-    expect_same(together, alone, what);
-  else
-    expect_close(together, alone, few_roundings, what);
-}
-
 template <class Space>
 class BlockBatches : public testing::Test {};
 TYPED_TEST_SUITE(BlockBatches, StreamSpaces, SpaceNames);

@@ -70,21 +70,6 @@ struct BatchData {
   FlatStacks stacks;
 };
 
-template <class View>
-auto line(const View& x) {
-  using T = typename View::value_type;
-  return Vector<T, typename View::execution_space>(x.data(), x.size());
-}
-
-// What both ways computed: the same bits on a host.
-template <class Space>
-void expect_both(const Array& together, const Array& alone, const char* what) {
-  if (is_host<Space>)
-    expect_same(together, alone, what);
-  else
-    expect_close(together, alone, few_roundings, what);
-}
-
 template <class Space>
 class RotatedBatches : public testing::Test {};
 TYPED_TEST_SUITE(RotatedBatches, StreamSpaces, SpaceNames);

@@ -40,33 +40,34 @@ void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatSta
   written_ = {};
   for (Group& group : groups_) {
     const std::size_t m = group.rows, n = group.cols;
-    const auto list = [&](auto& table, std::size_t rows, std::size_t cols, const auto& pointer_of) {
-      std::vector<std::decay_t<decltype(pointer_of(0))>> pointers;
-      for (const std::size_t i : group.matrices) pointers.push_back(pointer_of(i));
-      return table.add(pointers, rows, cols);
-    };
     const auto side_of = [&](std::size_t i, bool left) -> const Side<Space>& {
       return left ? sides_[i]->left : sides_[i]->right;
     };
     const auto basis = [&](bool left, std::size_t d) {
-      return list(read_, d, d, [&](std::size_t i) { return side_of(i, left).basis.read().data(); });
+      return read_.add_each(
+          group.matrices, [&](std::size_t i) { return side_of(i, left).basis.read().data(); }, d, d);
     };
     const auto factor = [&](bool left, std::size_t d) {
-      return list(written_, d, d, [&](std::size_t i) {
+      const auto data = [&](std::size_t i) {
         const auto kept = side_of(i, left).factor.write();
         return kept.view().data();
-      });
+      };
+      return written_.add_each(group.matrices, data, d, d);
     };
     const bool factors = side_of(group.matrices.front(), group.left).factor.size() > 0;
-    group.gradient = list(read_, m, n, [&](std::size_t i) { return batch.matrices[i].gradient; });
-    group.momentum = list(read_, m, n, [&](std::size_t i) -> const float* { return batch.matrices[i].momentum; });
+    const auto array = [&](auto FlatMatrix::*of) {
+      return read_.add_each(
+          group.matrices, [&](std::size_t i) -> const float* { return batch.matrices[i].*of; }, m, n);
+    };
+    group.gradient = array(&FlatMatrix::gradient);
+    group.momentum = array(&FlatMatrix::momentum);
     if (group.left) group.left_basis = basis(true, m);
     if (group.right) group.right_basis = basis(false, n);
     if (group.left && factors) group.left_factor = factor(true, m);
     if (group.right && factors) group.right_factor = factor(false, n);
     for (std::size_t s = 0; s < count; ++s) {
-      const std::size_t added =
-          list(written_, m, n, [&](std::size_t i) { return stacks[s] + batch.matrices[i].place; });
+      const auto place = [&](std::size_t i) { return stacks[s] + batch.matrices[i].place; };
+      const std::size_t added = written_.add_each(group.matrices, place, m, n);
       if (s == 0) group.first_stack = added;
     }
   }

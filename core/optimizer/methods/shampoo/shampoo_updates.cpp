@@ -87,26 +87,23 @@ void ShampooUpdates<Space>::make_lists(const FlatStacks& places) {
   written_ = {};
   for (Group& group : groups_) {
     const std::size_t m = group.rows, n = group.cols;
-    const auto list = [&](auto& table, std::size_t rows, std::size_t cols, const auto& pointer_of,
-                          std::size_t apart = 0) {
-      std::vector<std::decay_t<decltype(pointer_of(0))>> pointers;
-      for (const std::size_t block : group.blocks) pointers.push_back(pointer_of(block));
-      return table.add(pointers, rows, cols, apart);
-    };
     const auto root = [&](bool left, std::size_t d) {
-      return list(read_, d, d, [&](std::size_t block) { return side(block, left).root.read().data(); });
+      return read_.add_each(
+          group.blocks, [&](std::size_t block) { return side(block, left).root.read().data(); }, d, d);
     };
     const auto factor = [&](bool left, std::size_t d) {
-      return list(written_, d, d, [&](std::size_t block) {
+      const auto data = [&](std::size_t block) {
         const auto kept = side(block, left).factor.write();
         return kept.view().data();
-      });
+      };
+      return written_.add_each(group.blocks, data, d, d);
     };
     const auto stack = [&](std::size_t number) {
-      return list(written_, m, n, [&](std::size_t block) { return places[number] + batch_.matrices[block].place; });
+      const auto place = [&](std::size_t block) { return places[number] + batch_.matrices[block].place; };
+      return written_.add_each(group.blocks, place, m, n);
     };
-    group.gradient = list(
-        read_, m, n, [&](std::size_t block) { return batch_.matrices[block].gradient; }, group.apart);
+    const auto gradient = [&](std::size_t block) { return batch_.matrices[block].gradient; };
+    group.gradient = read_.add_each(group.blocks, gradient, m, n, group.apart);
     group.left_root = root(true, m);
     group.right_root = root(false, n);
     group.left_factor = factor(true, m);
