@@ -112,8 +112,8 @@ void check_lines(const CheckContext<Exec>& context) {
         expected("eigenvalues", values[side], static_cast<double>(other.size()) * spacing<float>, std::move(next)));
   }
   const FlatSides<Exec> sides = make_flat_sides<Exec>(std::move(table));
-  Workspace<Exec> workspace(Workspace<Exec>::template bytes<float>(run.batch.lines));
-  const Vector<float, Exec> roots = workspace.template take<float>(run.batch.lines);
+  const CheckField<Exec, float> memory = run.checker.template blank<float>(1, run.batch.lines);
+  const Vector<float, Exec> roots = memory.vector();
   run.checker.check({"eigenvalues of a batch", run.shape()}, std::move(outputs), [&] {
     inverse_square_roots<Exec>(run.checker.exec(), sides, roots);
     average_eigenvalues<Exec>(run.checker.exec(), 0.75, sides, run.stacks, 0, roots);

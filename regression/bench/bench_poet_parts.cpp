@@ -35,10 +35,10 @@ Index random_index(std::size_t n, unsigned seed) {
   std::shuffle(index.data(), index.data() + n, std::mt19937(seed));
   return index;
 }
-Columns matrix(const Values& x, std::size_t cols) { return {x.data(), x.size() / cols, cols}; }
+Columns matrix(const Values& x, std::size_t cols) { return Columns(x.data(), x.size() / cols, cols); }
 template <class T>
 Vector<T, Host> flat(const Kokkos::View<T*, Host::memory_space>& x) {
-  return {x.data(), x.size()};
+  return Vector<T, Host>(x.data(), x.size());
 }
 
 double median_ms(std::vector<double> seconds) {

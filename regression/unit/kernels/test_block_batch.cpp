@@ -12,11 +12,11 @@
 namespace sestina::reference {
 namespace {
 
-struct Shape {
+struct LineShape {
   std::size_t rows, cols;
 };
 // Longer than a piece, with more rows than are summed in one chunk; of one row, and of one column.
-const std::vector<Shape> line_shapes = {{70, 90}, {3, 5}, {1, 130}, {129, 1}};
+const std::vector<LineShape> line_shapes = {{70, 90}, {3, 5}, {1, 130}, {129, 1}};
 
 // Matrices with eigenvalues for their lines, and two stacks.
 template <class Space>
@@ -24,7 +24,7 @@ struct LinedBatch {
   using F = Field<float, Space>;
   LinedBatch() {
     std::vector<FlatMatrix> matrices;
-    for (const Shape& shape : line_shapes) {
+    for (const LineShape& shape : line_shapes) {
       const auto seed = static_cast<unsigned>(10 * values.size());
       FlatMatrix one;
       moments.emplace_back(squared(random_array(shape.rows, shape.cols, seed)));
@@ -50,7 +50,7 @@ struct LinedBatch {
     for (double& x : a.values) x = static_cast<double>(static_cast<float>(0.125 + x * x));
     return a;
   }
-  Vector<float, Space> roots_of_all() const { return {roots->matrix().data(), batch.lines}; }
+  auto roots_of_all() const { return line(roots->matrix()); }
   // Matrix i of stack `number`.
   Array piece(std::size_t i, std::size_t number) const {
     const Array all = memory->get();
