@@ -59,16 +59,17 @@ def of(results, experiment):
 
 
 def plot(results, experiment, path):
-    """Validation loss of the first seed from a tenth of the run on; a colour for each method, dashed without delay,
-    dotted at a delay scale of 1. False: no run is there."""
+    """Validation loss of the first seed from a tenth of the run on; a colour for each method and, where delay scales
+    differ, dashed without delay, dotted at a scale of 1. False: no run is there."""
     names = experiment.rows or experiment.queue
+    dashes = DASHES if len({results.cells[name].scale for name in names}) > 1 else {}
     labels = list(dict.fromkeys(results.cells[name].label for name in names))
     curves = []
     for name in names:
         cell = results.cells[name]
         for points in results.curves(name)[:1]:
             late = [(step, loss) for step, _, loss in points if step >= results.steps / 10]
-            curves.append((name, late, labels.index(cell.label), DASHES.get(cell.scale, "")))
+            curves.append((name, late, labels.index(cell.label), dashes.get(cell.scale, "")))
     if curves:
         line_plot.write_svg(path, curves, experiment.title, "update", "validation loss (nats per byte)")
     return bool(curves)
