@@ -52,24 +52,22 @@ struct CheckedBatch {
     for (const bool turned : {false, true, false})
       owners.emplace_back(checker, turned ? sides.cols : sides.rows, turned ? sides.rows : sides.cols);
     std::vector<FlatMatrix> table;
-    for (const FlatOwner<Exec>& owner : owners) {
-      const FlatMatrix whole = owner.in_batch();
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+      const FlatMatrix whole = owners[i].in_batch();
       const std::size_t half = cut ? whole.cols / 2 : whole.cols;
-      table.push_back(block_of(whole, 0, 0, whole.rows, half));
-      if (half > 0 && half < whole.cols) table.push_back(block_of(whole, 0, half, whole.rows, whole.cols - half));
+      const auto add = [&](std::size_t begin, std::size_t cols) {
+        if (cols == 0) return;
+        table.push_back(block_of(whole, 0, begin, whole.rows, cols));
+        owner_of.push_back(i);
+      };
+      add(0, half);
+      add(half, whole.cols - half);
     }
     batch = make_flat_batch<Exec>(std::move(table));
     memory.push_back(checker.template numbers<float>(stack_count, batch.elements));
     stacks = {memory[0].vector().data(), batch.elements};
   }
   std::string shape() const { return fmt::format("3 of {} x {}", sides.rows, sides.cols); }
-  const FlatOwner<Exec>& owner_of(const FlatMatrix& block) const {
-    for (const FlatOwner<Exec>& owner : owners) {
-      const float* const begin = owner.master.vector().data();
-      if (block.master >= begin && block.master < begin + owner.master.size()) return owner;
-    }
-    return owners[0];
-  }
   double stacked(std::size_t stack, const FlatMatrix& of, std::size_t e) const {
     return memory[0].start(stack * batch.elements + of.place + e);
   }
@@ -77,6 +75,7 @@ struct CheckedBatch {
   Checker<Exec>& checker;
   CheckedSides sides;
   std::vector<FlatOwner<Exec>> owners;
+  std::vector<std::size_t> owner_of;  // of each block of the batch
   std::vector<CheckField<Exec, float>> memory;
   FlatBatch<Exec> batch;
   FlatStacks stacks;
@@ -128,7 +127,8 @@ void check_shampoo_batch(const CheckContext<Exec>& context) {
   rule.forget = rule.gain = 0.125f;
   rule.eps = 0.0625f;
   std::vector<CheckedOutput> outputs;
-  for (FlatOwner<Exec>& owner : run.owners) {
+  for (std::size_t number = 0; number < run.owners.size(); ++number) {
+    FlatOwner<Exec>& owner = run.owners[number];
     std::vector<double> f(owner.master.size()), v(f.size()), w(f.size());
     for (std::size_t i = 0; i < f.size(); ++i) {
       const double g = 0.5 * owner.gradient.start(i);
@@ -136,7 +136,7 @@ void check_shampoo_batch(const CheckContext<Exec>& context) {
       v[i] = owner.second_moment.start(i) + 0.125 * (g * g - owner.second_moment.start(i));
     }
     for (const FlatMatrix& block : run.batch.matrices) {
-      if (&run.owner_of(block) != &owner) continue;
+      if (run.owner_of[block.number] != number) continue;
       const auto begin = static_cast<std::size_t>(block.master - owner.master.vector().data());
       double graft = 0, direction = 0;
       for (std::size_t e = 0; e < block.elements; ++e) {

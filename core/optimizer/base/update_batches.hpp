@@ -54,6 +54,28 @@ FlatMatrix flat_matrix(const BatchItem<Space>& item) {
   return one;
 }
 
+// Returns whether a matrix (rows, cols) whose state has these fields may be in a batch of products with its factors:
+// all of it stays on the device, no product has operands in bf16, which are rounded one by one, and no side is so long
+// that a device computes symmetric products in tiles: such a matrix keeps it busy by itself.
+inline bool may_be_grouped(const std::vector<FieldSize>& fields, MatmulPrecision precision, std::size_t rows,
+                           std::size_t cols) {
+  constexpr std::size_t tiled = 8192;  // Gemm::symmetric
+  if (precision == MatmulPrecision::bf16 || rows * cols == 0 || std::max(rows, cols) >= tiled) return false;
+  return std::all_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.tier == Tier::device; });
+}
+
+// Returns the numbers below n in groups of one key_of(i), in the order in which keys come first.
+template <class KeyOf>
+std::vector<std::vector<std::size_t>> groups_by(std::size_t n, const KeyOf& key_of) {
+  std::vector<std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto found = std::find_if(groups.begin(), groups.end(),
+                                    [&](const auto& group) { return key_of(group.front()) == key_of(i); });
+    (found == groups.end() ? groups.emplace_back() : *found).push_back(i);
+  }
+  return groups;
+}
+
 // Makes the updates one after another.
 template <class Space>
 void step_each(Stream<Space>& stream, const UpdateNumbers& shared, const std::vector<BatchItem<Space>>& items) {

@@ -31,9 +31,8 @@ template <class Space>
 void Products<Space>::multiply(Op op_a, Op op_b, float alpha, Matrix<const float, Space> a,
                                Matrix<const float, Space> b, float beta, Matrix<float, Space> c) const {
   if (precision != MatmulPrecision::bf16) {
-    stream.gemm.round_to_tf32(precision == MatmulPrecision::tf32);
-    sestina::multiply<Space>(stream, op_a, op_b, alpha, a, b, beta, c);
-    return stream.gemm.round_to_tf32(false);
+    const ProductPrecision<Space> held(stream.gemm, precision);
+    return sestina::multiply<Space>(stream, op_a, op_b, alpha, a, b, beta, c);
   }
   const auto frame = stream.workspace.frame();
   const Matrix<const bf16, Space> left = rounded(stream, a), right = rounded(stream, b);
@@ -44,9 +43,8 @@ template <class Space>
 void Products<Space>::symmetric(Op op, float alpha, Matrix<const float, Space> a, float beta,
                                 Matrix<float, Space> c) const {
   if (precision != MatmulPrecision::bf16) {
-    stream.gemm.round_to_tf32(precision == MatmulPrecision::tf32);
-    stream.gemm.template symmetric<float, float>(op, alpha, a, beta, c);
-    return stream.gemm.round_to_tf32(false);
+    const ProductPrecision<Space> held(stream.gemm, precision);
+    return stream.gemm.template symmetric<float, float>(op, alpha, a, beta, c);
   }
   const auto frame = stream.workspace.frame();
   stream.gemm.template symmetric<bf16, float>(op, alpha, rounded(stream, a), beta, c);

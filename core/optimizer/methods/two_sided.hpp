@@ -18,6 +18,18 @@ void multiply(Stream<Space>& stream, Op op_a, Op op_b, float alpha, Matrix<const
   stream.gemm.template operator()<float, float>(op_a, op_b, alpha, a, b, beta, c);
 }
 
+// The precision of products while it lives.
+template <class Space>
+struct ProductPrecision {
+  ProductPrecision(Gemm<Space>& products, MatmulPrecision precision) : gemm(products) {
+    gemm.round_to_tf32(precision == MatmulPrecision::tf32);
+  }
+  ~ProductPrecision() { gemm.round_to_tf32(false); }
+  ProductPrecision(const ProductPrecision&) = delete;
+  ProductPrecision& operator=(const ProductPrecision&) = delete;
+  Gemm<Space>& gemm;
+};
+
 // The products of updates with bases, roots and factors, in the precision of optimizer.matmul_precision: in bf16 both
 // operands are rounded in the workspace, in tf32 by the device as it reads them, and sums stay in fp32. Products of
 // refreshes are in fp32 always: an error of theirs would stay in the basis.

@@ -1,35 +1,19 @@
 #include "core/optimizer/methods/rotated/two_sided_groups.hpp"
 
-#include <algorithm>
 #include <tuple>
 #include <utility>
 
 namespace sestina {
 
-bool may_be_grouped(const std::vector<FieldSize>& fields, MatmulPrecision precision, std::size_t rows,
-                    std::size_t cols) {
-  constexpr std::size_t tiled = 8192;  // Gemm::symmetric
-  if (precision == MatmulPrecision::bf16 || rows * cols == 0 || std::max(rows, cols) >= tiled) return false;
-  return std::all_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.tier == Tier::device; });
-}
-
 template <class Space>
 TwoSidedGroups<Space>::TwoSidedGroups(const FlatBatch<Space>& batch, std::vector<const TwoSided<Space>*> sides)
     : sides_(std::move(sides)) {
-  for (std::size_t i = 0; i < sides_.size(); ++i) {
-    const std::size_t rows = batch.matrices[i].rows, cols = batch.matrices[i].cols;
-    const bool left = sides_[i]->left.on(), right = sides_[i]->right.on();
-    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
-      return std::tie(g.rows, g.cols, g.left, g.right) == std::tie(rows, cols, left, right);
-    });
-    if (group == groups_.end()) {
-      group = groups_.emplace(groups_.end());
-      group->rows = rows;
-      group->cols = cols;
-      group->left = left;
-      group->right = right;
-    }
-    group->matrices.push_back(i);
+  const auto shape_of = [&](std::size_t i) {
+    return std::tuple(batch.matrices[i].rows, batch.matrices[i].cols, sides_[i]->left.on(), sides_[i]->right.on());
+  };
+  for (std::vector<std::size_t>& matrices : groups_by(sides_.size(), shape_of)) {
+    const auto [rows, cols, left, right] = shape_of(matrices.front());
+    groups_.push_back({rows, cols, left, right, std::move(matrices)});
   }
 }
 
@@ -54,7 +38,8 @@ void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatSta
       };
       return written_.add_each(group.matrices, data, d, d);
     };
-    const bool factors = side_of(group.matrices.front(), group.left).factor.size() > 0;
+    const std::size_t first = group.matrices.front();
+    const bool factors = sides_[first]->left.factor.size() > 0 || sides_[first]->right.factor.size() > 0;
     const auto array = [&](auto FlatMatrix::*of) {
       return read_.add_each(
           group.matrices, [&](std::size_t i) -> const float* { return batch.matrices[i].*of; }, m, n);

@@ -4,27 +4,10 @@
 #pragma once
 #include <vector>
 
+#include "core/optimizer/base/update_batches.hpp"
 #include "core/optimizer/methods/two_sided.hpp"
-#include "kernels/optimizer/batch/flat_batch.hpp"
 
 namespace sestina {
-
-// The precision of products while it lives.
-template <class Space>
-struct ProductPrecision {
-  ProductPrecision(Gemm<Space>& products, MatmulPrecision precision) : gemm(products) {
-    gemm.round_to_tf32(precision == MatmulPrecision::tf32);
-  }
-  ~ProductPrecision() { gemm.round_to_tf32(false); }
-  ProductPrecision(const ProductPrecision&) = delete;
-  ProductPrecision& operator=(const ProductPrecision&) = delete;
-  Gemm<Space>& gemm;
-};
-
-// Returns whether a matrix (rows, cols) whose state has these fields may be one of a group: all of it stays on the
-// device, no product has operands in bf16, which are rounded one by one, and no side is so long that a device computes
-// symmetric products in tiles: such a matrix keeps it busy by itself.
-bool may_be_grouped(const std::vector<FieldSize>&, MatmulPrecision, std::size_t rows, std::size_t cols);
 
 template <class Space>
 class TwoSidedGroups {

@@ -1,10 +1,9 @@
 #include "core/optimizer/methods/shampoo/shampoo_updates.hpp"
 
-#include <algorithm>
 #include <tuple>
 #include <utility>
 
-#include "core/optimizer/methods/rotated/two_sided_groups.hpp"
+#include "core/optimizer/methods/two_sided.hpp"
 
 namespace sestina {
 
@@ -60,18 +59,13 @@ void ShampooUpdates<Space>::add_blocks(std::size_t item, std::vector<FlatMatrix>
 
 template <class Space>
 void ShampooUpdates<Space>::make_groups() {
-  for (const FlatMatrix& block : batch_.matrices) {
-    const std::size_t rows = block.rows, cols = block.cols;
-    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
-      return std::tie(g.rows, g.cols, g.apart) == std::tie(rows, cols, block.apart);
-    });
-    if (group == groups_.end()) {
-      group = groups_.emplace(groups_.end());
-      group->rows = rows;
-      group->cols = cols;
-      group->apart = block.apart;
-    }
-    group->blocks.push_back(block.number);
+  const auto shape_of = [&](std::size_t i) {
+    const FlatMatrix& block = batch_.matrices[i];
+    return std::tuple(block.rows, block.cols, block.apart);
+  };
+  for (std::vector<std::size_t>& blocks : groups_by(batch_.matrices.size(), shape_of)) {
+    const auto [rows, cols, apart] = shape_of(blocks.front());
+    groups_.push_back({rows, cols, apart, std::move(blocks)});
   }
 }
 
