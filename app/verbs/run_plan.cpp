@@ -129,10 +129,15 @@ void estimate_workers(RunPlan& run) {
   const Options& o = run.options;
   if (o.optimizer.refresh_workers() == 0) return;
   const std::vector<std::int64_t> periods = run.refresh_periods ? run.refresh_periods->of : std::vector<std::int64_t>{};
-  run.refresh_flops = 0;
+  double most = 0, all = 0, ranks = 0;
   for (const StagePlan& stage : run.plan.stages)
-    for (const double flops : worker_flops(stage, run.plan.input, periods))
-      run.refresh_flops = std::max(*run.refresh_flops, flops);
+    for (const double flops : worker_flops(stage, run.plan.input, periods)) {
+      most = std::max(most, flops);
+      all += flops;
+      ++ranks;
+    }
+  run.refresh_flops = most;
+  if (all > 0) run.refresh_ratio = most * ranks / all;
   if (knows_workers(o)) run.refresh_s = *run.refresh_flops / (o.optimizer.refresh_workers() * worker_speed(o));
 }
 

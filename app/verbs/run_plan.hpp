@@ -33,8 +33,9 @@ struct RunPlan {
       link_s;                                         // empty: the machine is not known
   std::optional<RefreshPeriods> refresh_periods;      // with every = "auto", where the machine is known
   std::optional<RefreshExecutors> refresh_executors;  // with executor = "auto", where the machine is known
-  // Asynchronous refreshes of the busiest rank in an update: what its workers compute, and their time.
-  std::optional<double> refresh_flops, refresh_s;
+  // Asynchronous refreshes of the busiest rank in an update: what its workers compute, over the mean of all ranks, and
+  // their time.
+  std::optional<double> refresh_flops, refresh_ratio, refresh_s;
   struct Link {
     double refreshes = 0, tiers = 0;
   } link;                               // bytes between device and host in an update, of the rank with most of each

@@ -230,6 +230,7 @@ Json to_json(const RunPlan& run) {
                 {"measured", run.measured.measured},
                 {"host", run.options.machine.host.empty() ? Json(nullptr) : Json(run.options.machine.host)}}},
               {"refresh_flops", json_of(run.refresh_flops)},
+              {"refresh_ratio", json_of(run.refresh_ratio)},
               {"first_bases_flops", run.first_bases_flops},
               {"link", {{"refreshes_bytes", run.link.refreshes}, {"tiers_bytes", run.link.tiers}}},
               {"planning_s", run.planning_s}});

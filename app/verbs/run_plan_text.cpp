@@ -230,6 +230,8 @@ void print_workers(const RunPlan& run) {
   const int workers = run.options.optimizer.refresh_workers();
   fmt::print("workers     {} of refreshes in an update, at most, for the {} worker{} of a rank\n",
              with_unit(*run.refresh_flops, "FLOP"), workers, workers == 1 ? "" : "s");
+  if (run.refresh_ratio && run.plan.input.parallel.ranks() > 1)
+    fmt::print("            {:.4f} of the mean of all ranks\n", *run.refresh_ratio);
   if (run.link.refreshes > 0)
     fmt::print("            {} of snapshots and results between device and host in an update\n",
                with_unit(run.link.refreshes, "B"));

@@ -87,6 +87,13 @@ class Plans(Case):
         gained = inline["estimate"]["optimizer_s"] - delayed["estimate"]["optimizer_s"]
         self.assertAlmostEqual(gained * 1e12 / delayed["refresh_flops"], 1, delta=1e-3)
         self.assertGreater(delayed["estimate"]["refresh_s"], 0)
+        self.assertIsNone(inline["refresh_ratio"])
+        self.assertEqual(delayed["refresh_ratio"], 1)
+        ranks = plan(*late, "parallel.dp=8")  # 28 matrices of three sizes: some rank has more than its eighth
+        self.assertAlmostEqual(ranks["refresh_flops"] * 8 / ranks["refresh_ratio"] / delayed["refresh_flops"], 1)
+        self.assertGreater(ranks["refresh_ratio"], 1.05)
+        self.assertIn(f"{ranks['refresh_ratio']:.4f} of the mean of all ranks",
+                      self.call("plan", "-i", deck, *words, *late, "parallel.dp=8"))
         self.assertEqual(delayed["link"]["refreshes_bytes"], 0)
         device = plan(*late, "machine.memory=80", "machine.host_bandwidth=50")
         self.assertGreater(device["link"]["refreshes_bytes"], 0)
