@@ -45,6 +45,7 @@ void cut_experts(Cutter<Exec>& cut, const LayerSizes& s, std::size_t n, LayerAct
   layer.router = cut.template matrix<A>(s.router, n);
   layer.choice_weights = cut.template matrix<A>(s.choice_weights, n);
   layer.log_sums = cut.template vector<A>(s.log_sums);
+  layer.counts_arrived = decltype(layer.counts_arrived)("sestina::counts_arrived", s.counts);
   layer.rows = std::make_shared<ExpertRows>();
   layer.rows->sent.resize(s.counts);
   layer.rows->received.resize(s.counts);

@@ -8,6 +8,7 @@
 #include "core/layout/model_size.hpp"
 #include "core/model/seams.hpp"
 #include "kernels/blas/exec.hpp"
+#include "kernels/blas/host_values.hpp"
 #include "kernels/blas/workspace.hpp"
 #include "kernels/model/loss.hpp"
 
@@ -34,9 +35,18 @@ struct LayerActivations {
   Matrix<std::int32_t, Exec> chosen, place;
   Vector<std::int32_t, Exec> token;
   Vector<std::int64_t, Exec> counts;
-  std::shared_ptr<ExpertRows> rows;  // the same counts on the host
-  Vector<std::int64_t, Host> load;   // (E), not owned, to which a pass adds its counts; empty unless somebody does
+  Kokkos::View<std::int64_t*, HostSide<Exec>> counts_arrived;  // (E), where bring_counts copies them to
+  std::shared_ptr<ExpertRows> rows;                            // the same counts on the host
+  Vector<std::int64_t, Host> load;  // (E), not owned, to which a pass adds its counts; empty unless somebody does
 };
+
+// Brings the counts of a layer to the host, as rows->sent. Waits for the space.
+template <class Exec, class T>
+void bring_counts(const Exec& exec, const LayerActivations<Exec, T>& layer) {
+  Kokkos::deep_copy(exec, layer.counts_arrived, layer.counts);
+  exec.fence("rows of experts");
+  layer.rows->sent.assign(layer.counts_arrived.data(), layer.counts_arrived.data() + layer.counts_arrived.size());
+}
 
 // The gradients that the input part of a block's backward pass leaves for the weight part, where these are two calls.
 template <class Exec, class T>

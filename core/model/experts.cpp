@@ -35,9 +35,8 @@ LayerActivations<Exec, T> rows_of_pass(const Context<Exec>& context, LayerActiva
 template <class Exec, class T>
 void fetch_counts(Context<Exec>& context, const LayerActivations<Exec, T>& a) {
   ExpertRows& rows = *a.rows;
-  Kokkos::deep_copy(context.exec, Vector<std::int64_t, Host>(rows.sent.data(), rows.sent.size()), a.counts);
   context.group.complete();
-  context.exec.fence("rows of experts");
+  bring_counts(context.exec, a);
   if (context.experts)
     context.experts->exchange_counts(rows);
   else

@@ -356,10 +356,8 @@ void StageRun<Exec, T>::count_rows_again() {
   for (std::int64_t micro = updates_ * place_.micros; micro < in_flight_end(place_.ahead); ++micro)
     for (LayerActivations<Exec, T>& layer : slots_.of(micro).layers) {
       if (!layer.rows) continue;
-      ExpertRows& rows = *layer.rows;
-      Kokkos::deep_copy(exec_, Vector<std::int64_t, Host>(rows.sent.data(), rows.sent.size()), layer.counts);
-      exec_.fence("rows of experts");
-      rows.received = rows.sent;
+      bring_counts(exec_, layer);
+      layer.rows->received = layer.rows->sent;
     }
 }
 
