@@ -7,6 +7,7 @@
 #include "kernels/blas/gemm.hpp"
 #include "kernels/optimizer/batch/rotated_batch.hpp"
 #include "kernels/optimizer/batch/shampoo_batch.hpp"
+#include "kernels/optimizer/batch/soap_muon_batch.hpp"
 
 namespace sestina {
 namespace {
@@ -190,6 +191,43 @@ void check_soap_batch(const CheckContext<Exec>& context) {
   });
 }
 
+// SOAP-Muon's direction, divided by its moment, at the norm of a vector whose squares sum to 1 in each chunk.
+template <class Exec>
+void check_soap_muon_batch(const CheckContext<Exec>& context) {
+  CheckedBatch<Exec> run(context, 1, false);
+  const MomentumStep step{.p = 0.25f, .q = 0.75f};
+  constexpr double eps = 0.0625;
+  std::vector<CheckedOutput> outputs;
+  for (std::size_t number = 0; number < run.owners.size(); ++number) {
+    FlatOwner<Exec>& owner = run.owners[number];
+    std::vector<double> v(owner.master.size()), d(v.size());
+    double squares = 0;
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const double u = 0.25 * owner.gradient.start(i) + 0.75 * owner.momentum.start(i);
+      v[i] = 0.875 * owner.second_moment.start(i) + 0.125 * u * u;
+      d[i] = u / std::max(std::sqrt(v[i]), eps);
+      squares += d[i] * d[i];
+    }
+    const double length = 0.5 * std::sqrt(static_cast<double>(chunk_count(v.size())) / squares);
+    for (std::size_t i = 0; i < v.size(); ++i) d[i] = owner.master.start(i) - length * d[i];
+    constexpr double bound = 16 * spacing<float>;  // some ten roundings each
+    outputs.push_back(expected("second moment", owner.second_moment, bound, std::move(v)));
+    outputs.push_back(expected("master", owner.master, bound, std::move(d)));
+  }
+  const std::vector<double> ones(run.batch.pieces, 1.0);
+  const auto squares = table_in_space<Exec>("sestina::check", ones);
+  Workspace<Exec> workspace(bytes_of<MatchNormsScratch<Exec>, Exec>(run.batch.pieces, run.owners.size()));
+  const MatchNormsScratch<Exec> scratch(workspace, run.batch.pieces, run.owners.size());
+  const Exec& exec = run.checker.exec();
+  run.checker.check({"SOAP-Muon of a batch", run.shape()}, std::move(outputs), [&] {
+    form_blends<Exec>(exec, step, run.batch, run.stacks, 0);
+    divide_by_moments<Exec>(exec, 0.875, eps, run.batch, run.stacks, 0);
+    match_norms<Exec>(exec, Vector<const double, Exec>(squares.data(), squares.extent(0)), scratch, run.batch,
+                      run.stacks);
+    move_weights<Exec>(exec, {.lr = 1}, run.batch, run.stacks);
+  });
+}
+
 // The rotations of one side, X Q, of three matrices.
 template <class Exec>
 void check_listed_products(const CheckContext<Exec>& context) {
@@ -229,6 +267,7 @@ template <class Exec, class T>
 void check_batches(const CheckContext<Exec>& context) {
   check_listed_products(context);
   check_soap_batch(context);
+  check_soap_muon_batch(context);
   check_lines(context);
   check_shampoo_batch(context);
 }

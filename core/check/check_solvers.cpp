@@ -105,6 +105,21 @@ class SolverCheck {
                    [&] { solver_.template qr<float>(a_.matrix(), q.matrix(), workspace_); });
   }
 
+  // A is symmetric, so that it is its columns as rows.
+  void qr_columns() {
+    auto columns = checker_.template blank<float>(d_, d_);
+    columns.fill([&](std::size_t i) { return a_.start(i); });
+    const auto defect = [&] {
+      const Square rows = fetched(columns), rest = times(d_, rows, starts(a_));
+      double below = 0;
+      for (std::size_t i = 0; i < d_; ++i)
+        for (std::size_t j = 0; j < i; ++j) below = std::max(below, std::abs(rest[i * d_ + j]));
+      return std::max(below, largest_apart(times(d_, rows, transposed(d_, rows)), identity(d_)));
+    };
+    checker_.check({"qr in place", shape_}, {measured("Q^T A below the diagonal, Q^T Q - I", columns, bound(), defect)},
+                   [&] { solver_.template qr_columns<float>(d_, columns.matrix(), workspace_); });
+  }
+
   void root() {
     auto basis = checker_.template blank<float>(d_, d_), root = checker_.template blank<float>(d_, d_);
     const auto defect = [&] {
@@ -144,6 +159,7 @@ void check_solvers(const CheckContext<Exec>& context) {
   SolverCheck<Exec> check(context, std::min<std::size_t>(extent(context.model().hidden_size), 384));
   check.eigen();
   check.qr();
+  check.qr_columns();
   check.root();
 }
 

@@ -114,12 +114,13 @@ struct CheckedMatrix {
 
 // Two matrices and a transpose in a stack, and another stack.
 template <class Exec, class T>
-void check_muon_batch(const CheckContext<Exec>& context) {
+void check_muon_batch(const CheckContext<Exec>& context, bool gram_norm) {
   Checker<Exec>& checker = context.checker;
   const std::size_t s = std::min<std::size_t>(extent(context.model().hidden_size), 96),
                     l = std::min<std::size_t>(std::max(extent(mlp_width(context.model())), s), 160);
   const std::vector<NewtonSchulzStep> steps = newton_schulz_steps("simple", 5);
-  const NewtonSchulz ns{steps};
+  NewtonSchulz ns{steps};
+  ns.gram_norm = gram_norm;
   const MomentumStep momentum = momentum_step({0.9375, 0.0625, 0.0625, 0.9375}, 1);
   std::vector<CheckedMatrix<Exec>> matrices;
   for (const auto& [rows, cols] : {std::pair(s, l), std::pair(l, s), std::pair(s, l), std::pair(s, s)})
@@ -133,12 +134,14 @@ void check_muon_batch(const CheckContext<Exec>& context) {
   }
   const MuonBatch<Exec> batch = make_muon_batch<Exec>(table);
   Gemm<Exec> gemm(checker.exec(), context.options.run.deterministic);
-  Workspace<Exec> workspace(bytes_of<MuonBatchScratch<T, Exec>, Exec>(batch.sizes));
-  const MuonBatchScratch<T, Exec> scratch(workspace, batch.sizes);
+  Workspace<Exec> workspace(bytes_of<MuonBatchScratch<T, Exec>, Exec>(ns, batch.sizes));
+  const MuonBatchScratch<T, Exec> scratch(workspace, ns, batch.sizes);
   WeightMove move;
   move.lr = 1;
-  checker.check({in_bf16 ? "Muon of a batch in bf16" : "Muon of a batch in fp32", fmt::format("4 of {} x {}", s, l)},
+  checker.check({in_bf16 ? "Muon of a batch in bf16" : "Muon of a batch in fp32",
+                 fmt::format("4 of {} x {}{}", s, l, gram_norm ? ", Gram norm" : "")},
                 std::move(outputs), [&] {
+                  advance_momenta<Exec>(checker.exec(), momentum, batch, scratch.squares);
                   const auto directions =
                       batched_newton_schulz<T, Exec>(checker.exec(), gemm, ns, momentum, batch, scratch);
                   move_batch<T, Exec>(checker.exec(), move, batch, directions);
@@ -151,10 +154,10 @@ template <class Exec, class T>
 void check_updates(const CheckContext<Exec>& context) {
   check_adamw<Exec, T>(context);
   check_newton_schulz(context, false);
-  check_muon_batch<Exec, float>(context);
+  for (const bool gram_norm : {false, true}) check_muon_batch<Exec, float>(context, gram_norm);
   if constexpr (std::is_same_v<T, bf16>) {
     check_newton_schulz(context, true);
-    check_muon_batch<Exec, bf16>(context);
+    for (const bool gram_norm : {false, true}) check_muon_batch<Exec, bf16>(context, gram_norm);
   }
 }
 

@@ -9,7 +9,7 @@
 #include "core/optimizer/methods/muon.hpp"
 #include "core/optimizer/methods/shampoo/shampoo.hpp"
 #include "core/optimizer/methods/soap.hpp"
-#include "core/optimizer/methods/soap_muon.hpp"
+#include "core/optimizer/methods/soap_muon/soap_muon.hpp"
 
 namespace sestina {
 

@@ -194,6 +194,7 @@ SESTINA_FOR_TYPES(SESTINA_REDUCE, ::sestina::Serial)
   template void squares_of_chunks<Exec, T>(const Exec&, Vector<const T, Exec>, std::size_t, Vector<double, Exec>); \
   template void squares_of_chunks<Exec, T>(const Exec&, Vector<const ChunkedVector<T>, Exec>, Vector<double, Exec>);
 SESTINA_INSTANTIATE(SESTINA_CHUNK_SQUARES)
+SESTINA_FOR_TYPES(SESTINA_CHUNK_SQUARES, ::sestina::Serial)
 
 #define SESTINA_CONVERT_PAIR(Exec, From, To) \
   template void convert<Exec, From, To>(const Exec&, Vector<const From, Exec>, Vector<To, Exec>);

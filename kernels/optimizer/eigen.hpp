@@ -34,6 +34,12 @@ void require_qr_shapes(const A& a, const Q& q) {
   require_dense(a);
   require_dense(q);
 }
+template <class Q>
+void require_qr_columns(std::size_t n, const Q& columns) {
+  const std::size_t m = columns.extent(1), p = columns.extent(0);
+  SESTINA_REQUIRE(n <= p && p <= m, "QR of {} of {} columns of {}", n, p, m);
+  if (p > 0) require_dense(columns);
+}
 template <class A, class L, class S, class R>
 void require_svd_shapes(const A& a, const L& left, const S& values, const R& right) {
   const std::size_t m = a.extent(0), n = a.extent(1), k = m < n ? m : n;
@@ -53,9 +59,10 @@ class Solver {
   ~Solver();
   Solver(Solver&&) noexcept;
 
-  // Stops waiting for a device from now on: each call returns true, and one that finds no solution adds 1 to failures
-  // (1) in the space. An empty vector goes back to waiting. Host libraries answer at once in either case.
-  void report_to(Vector<double, Exec> failures);
+  // Stops waiting for a device from now on: each call returns true, and eigh and svd leave a number in info (1) in the
+  // space, 0 where they found a solution; there is no QR without one. An empty vector goes back to waiting. Host
+  // libraries answer at once in either case.
+  void report_to(Vector<std::int32_t, Exec> info);
 
   // Decomposes A (d, d) symmetric = V diag(values) V^T: column j of V (d, d) belongs to values(j); values fall.
   template <class T>
@@ -70,6 +77,12 @@ class Solver {
   bool qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec>&);
   template <class T>
   static void declare_qr(Workspace<Exec>&, std::size_t m, std::size_t n, std::size_t p);
+  // Does the same in place where A and Q lie as the libraries have them: row j of columns (p, m) is column j, and A has
+  // the first n.
+  template <class T>
+  bool qr_columns(std::size_t n, Matrix<T, Exec> columns, Workspace<Exec>&);
+  template <class T>
+  static void declare_qr_columns(Workspace<Exec>&, std::size_t m, std::size_t n, std::size_t p);
 
   // Decomposes A (m, n) = left diag(values) right^T with k = min(m, n): left (m, k), right (n, k), values fall.
   bool svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
@@ -92,9 +105,9 @@ void column_dots(const Exec&, Matrix<const T, Exec> a, Matrix<const T, Exec> b, 
 template <class Exec>
 void order_falling(const Exec&, Vector<const double, Exec> keys, Vector<std::int32_t, Exec> order);
 
-// Sets y(i, j) = x(i, order(j)); y must not be x.
+// Sets row j of y (n, m) to column order(j) of x (m, n), or, where the order is empty, to column j; y must not be x.
 template <class Exec, class T>
-void permute_columns(const Exec&, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order, Matrix<T, Exec> y);
+void columns_as_rows(const Exec&, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order, Matrix<T, Exec> y);
 
 // Gives each column the sign that makes its entry of largest size (the first of equal ones) positive.
 template <class Exec, class T>

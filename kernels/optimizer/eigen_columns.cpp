@@ -56,22 +56,24 @@ void order_falling(const Exec& exec, Vector<const double, Exec> keys, Vector<std
 }
 
 template <class Exec, class T>
-void permute_columns(const Exec& exec, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order,
+void columns_as_rows(const Exec& exec, Matrix<const T, Exec> x, Vector<const std::int32_t, Exec> order,
                      Matrix<T, Exec> y) {
   const std::size_t rows = x.extent(0), cols = x.extent(1);
-  SESTINA_REQUIRE(order.extent(0) == cols && y.extent(0) == rows && y.extent(1) == cols,
+  const bool ordered = order.extent(0) > 0;
+  SESTINA_REQUIRE((!ordered || order.extent(0) == cols) && y.extent(0) == cols && y.extent(1) == rows,
                   "X ({}, {}), an order of {}, Y ({}, {})", rows, cols, order.extent(0), y.extent(0), y.extent(1));
-  if constexpr (is_host<Exec>) {
-    const Kokkos::RangePolicy<Exec> all(exec, 0, rows);
-    Kokkos::parallel_for("permute_columns", all, [=](std::size_t i) {
-      for (std::size_t j = 0; j < cols; ++j) y(i, j) = x(i, order(j));
-    });
-  } else {
-    const Kokkos::RangePolicy<Exec> all(exec, 0, rows * cols);
-    Kokkos::parallel_for(
-        "permute_columns", all,
-        KOKKOS_LAMBDA(std::size_t at) { y(at / cols, at % cols) = x(at / cols, order(at % cols)); });
-  }
+  // A thread takes a few rows of X, which fill a cache line of each row of Y.
+  constexpr std::size_t most = is_host<Exec> ? 16 : 1;
+  const Kokkos::RangePolicy<Exec> all(exec, 0, (rows + most - 1) / most * (is_host<Exec> ? 1 : cols));
+  Kokkos::parallel_for(
+      "columns_as_rows", all, KOKKOS_LAMBDA(std::size_t at) {
+        const std::size_t first = is_host<Exec> ? at * most : at % rows, last = Kokkos::min(first + most, rows);
+        const std::size_t begin = is_host<Exec> ? 0 : at / rows, end = is_host<Exec> ? cols : begin + 1;
+        for (std::size_t j = begin; j < end; ++j) {
+          const std::size_t from = ordered ? static_cast<std::size_t>(order(j)) : j;
+          for (std::size_t i = first; i < last; ++i) y(j, i) = x(i, from);
+        }
+      });
 }
 
 template <class Exec, class T>
@@ -91,7 +93,7 @@ void fix_signs(const Exec& exec, Matrix<T, Exec> x) {
 
 #define SESTINA_COLUMNS_TYPE(Exec, T)                                                                                  \
   template void column_dots<Exec, T>(const Exec&, Matrix<const T, Exec>, Matrix<const T, Exec>, Vector<double, Exec>); \
-  template void permute_columns<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const std::int32_t, Exec>,         \
+  template void columns_as_rows<Exec, T>(const Exec&, Matrix<const T, Exec>, Vector<const std::int32_t, Exec>,         \
                                          Matrix<T, Exec>);                                                             \
   template void fix_signs<Exec, T>(const Exec&, Matrix<T, Exec>);
 #define SESTINA_COLUMNS(Exec)                                                                             \

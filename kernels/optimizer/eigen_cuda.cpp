@@ -87,14 +87,23 @@ int svd_size(cusolverDnHandle_t h, std::size_t m, std::size_t n) {
   return size;
 }
 
-// Sets y (cols, rows) = x^T for x (rows, cols). reversed: rows of x are taken from the last to the first.
+// Sets y (cols, rows) = x^T for x (rows, cols).
 template <class T>
-void transpose(const Cuda& exec, const T* x, std::size_t rows, std::size_t cols, T* y, bool reversed = false) {
+void transpose(const Cuda& exec, const T* x, std::size_t rows, std::size_t cols, T* y) {
   const Kokkos::RangePolicy<Cuda> all(exec, 0, rows * cols);
   Kokkos::parallel_for(
-      "transpose", all, KOKKOS_LAMBDA(std::size_t at) {
-        const std::size_t j = at / rows, i = at % rows;
-        y[at] = x[(reversed ? rows - 1 - i : i) * cols + j];
+      "transpose", all, KOKKOS_LAMBDA(std::size_t at) { y[at] = x[at % rows * cols + at / rows]; });
+}
+
+// Turns eigenvectors as rows (d, d) into columns, and their values (d): both rise in, and fall out.
+template <class T>
+void make_falling(const Cuda& exec, std::size_t d, const T* rows, const T* rising, T* vectors, T* values) {
+  const Kokkos::RangePolicy<Cuda> all(exec, 0, d * d);
+  Kokkos::parallel_for(
+      "make_falling", all, KOKKOS_LAMBDA(std::size_t at) {
+        const std::size_t i = at / d, last = d - 1 - at % d;
+        vectors[at] = rows[last * d + i];
+        if (i == 0) values[at] = rising[last];
       });
 }
 
@@ -103,21 +112,6 @@ void copy(const Cuda& exec, const T* x, std::size_t n, T* y) {
   const Kokkos::RangePolicy<Cuda> all(exec, 0, n);
   Kokkos::parallel_for(
       "copy", all, KOKKOS_LAMBDA(std::size_t i) { y[i] = x[i]; });
-}
-
-template <class T>
-void reverse(const Cuda& exec, const T* x, std::size_t n, T* y) {
-  const Kokkos::RangePolicy<Cuda> all(exec, 0, n);
-  Kokkos::parallel_for(
-      "reverse", all, KOKKOS_LAMBDA(std::size_t i) { y[i] = x[n - 1 - i]; });
-}
-
-void count_failure(const Cuda& exec, const int* info, Vector<double, Cuda> failures) {
-  const Kokkos::RangePolicy<Cuda> one(exec, 0, 1);
-  Kokkos::parallel_for(
-      "count_failure", one, KOKKOS_LAMBDA(std::size_t) {
-        if (*info != 0) failures(0) += 1;
-      });
 }
 
 template <class T>
@@ -130,12 +124,16 @@ struct EighScratch {
 };
 
 template <class T>
+struct QrColumns {
+  QrColumns(Workspace<Cuda>& workspace, std::size_t m, std::size_t p) : columns(workspace.take<T>(p, m)) {}
+  Matrix<T, Cuda> columns;
+};
+template <class T>
 struct QrScratch {
   QrScratch(Workspace<Cuda>& workspace, cusolverDnHandle_t handle, std::size_t m, std::size_t n, std::size_t p)
-      : columns(workspace.take<T>(m * p)),
-        tau(workspace.take<T>(n)),
+      : tau(workspace.take<T>(n)),
         work(workspace.take<T>(qr_size(handle, as_int(m), as_int(n), as_int(p), static_cast<T*>(nullptr)))) {}
-  Vector<T, Cuda> columns, tau, work;
+  Vector<T, Cuda> tau, work;
 };
 
 struct SvdScratch {
@@ -154,25 +152,24 @@ struct Solver<Cuda>::State {
     check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
   }
 
-  // Returns whether the library found a solution; with `failures`, a failure is counted there and nobody waits.
+  // Returns where eigh and svd say whether they found a solution.
+  int* answer() { return reported.extent(0) > 0 ? reported.data() : info.data(); }
+  // Returns whether they did, as far as this is not for others to see.
   bool good() {
-    if (failures.extent(0) > 0) {
-      count_failure(exec, info.data(), failures);
-      return true;
-    }
+    if (reported.extent(0) > 0) return true;
     Kokkos::deep_copy(exec, host, info);
     exec.fence("solver");
     return host(0) == 0;
   }
   void finish() {
-    if (failures.extent(0) == 0) exec.fence("solver");
+    if (reported.extent(0) == 0) exec.fence("solver");
   }
 
   Cuda exec;
   Handle handle;
   Kokkos::View<int[1], Kokkos::CudaSpace> info;
   Kokkos::View<int[1], Kokkos::SharedHostPinnedSpace> host;
-  Vector<double, Cuda> failures;  // empty: calls wait
+  Vector<std::int32_t, Cuda> reported;  // empty: calls wait
 };
 
 template <>
@@ -182,8 +179,8 @@ Solver<Cuda>::~Solver() = default;
 template <>
 Solver<Cuda>::Solver(Solver&&) noexcept = default;
 template <>
-void Solver<Cuda>::report_to(Vector<double, Cuda> failures) {
-  state_->failures = failures;
+void Solver<Cuda>::report_to(Vector<std::int32_t, Cuda> info) {
+  state_->reported = info;
 }
 
 template <>
@@ -203,11 +200,10 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
   const EighScratch<T> s(workspace, state_->handle, d);
   copy(state_->exec, a.data(), d * d, s.rows.data());
   check(syevd(state_->handle, as_int(d), s.rows.data(), s.rising.data(), s.work.data(), as_int(s.work.size()),
-              state_->info.data()),
+              state_->answer()),
         "syevd");
   if (!state_->good()) return false;
-  transpose(state_->exec, s.rows.data(), d, d, vectors.data(), true);
-  reverse(state_->exec, s.rising.data(), d, values.data());
+  make_falling(state_->exec, d, s.rows.data(), s.rising.data(), vectors.data(), values.data());
   state_->finish();
   return true;
 }
@@ -215,7 +211,10 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
 template <>
 template <class T>
 void Solver<Cuda>::declare_qr(Workspace<Cuda>& workspace, std::size_t m, std::size_t n, std::size_t p) {
-  if (p > 0) declare<QrScratch<T>>(workspace, Handle(), m, n, p);
+  if (p == 0) return;
+  const auto frame = workspace.frame();
+  const QrColumns<T> columns(workspace, m, p);
+  declare_qr_columns<T>(workspace, m, n, p);
 }
 
 template <>
@@ -225,20 +224,36 @@ bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda
   require_qr_shapes(a, q);
   if (p == 0) return true;
   const auto frame = workspace.frame();
+  const Matrix<T, Cuda> columns = QrColumns<T>(workspace, m, p).columns;
+  transpose(state_->exec, a.data(), m, n, columns.data());
+  qr_columns<T>(n, columns, workspace);
+  transpose(state_->exec, columns.data(), p, m, q.data());
+  state_->finish();
+  return true;
+}
+
+template <>
+template <class T>
+void Solver<Cuda>::declare_qr_columns(Workspace<Cuda>& workspace, std::size_t m, std::size_t n, std::size_t p) {
+  if (p > 0) declare<QrScratch<T>>(workspace, Handle(), m, n, p);
+}
+
+// Both calls find a solution for whatever they are given: their info tells of arguments alone, and so does the status.
+template <>
+template <class T>
+bool Solver<Cuda>::qr_columns(std::size_t n, Matrix<T, Cuda> columns, Workspace<Cuda>& workspace) {
+  const std::size_t m = columns.extent(1), p = columns.extent(0);
+  require_qr_columns(n, columns);
+  if (p == 0) return true;
+  const auto frame = workspace.frame();
   const cusolverDnHandle_t handle = state_->handle;
-  const QrScratch<T> s(workspace, state_->handle, m, n, p);
+  const QrScratch<T> s(workspace, handle, m, n, p);
   const int size = as_int(s.work.size());
-  transpose(state_->exec, a.data(), m, n, s.columns.data());
-  if (n > 0) {
-    check(geqrf(handle, as_int(m), as_int(n), s.columns.data(), s.tau.data(), s.work.data(), size, state_->info.data()),
-          "geqrf");
-    if (!state_->good()) return false;
-  }
-  check(orgqr(handle, as_int(m), as_int(p), as_int(n), s.columns.data(), s.tau.data(), s.work.data(), size,
-              state_->info.data()),
+  int* const info = state_->info.data();
+  if (n > 0)
+    check(geqrf(handle, as_int(m), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info), "geqrf");
+  check(orgqr(handle, as_int(m), as_int(p), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info),
         "orgqr");
-  if (!state_->good()) return false;
-  transpose(state_->exec, s.columns.data(), p, m, q.data());
   state_->finish();
   return true;
 }
@@ -265,7 +280,7 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
     transpose(state_->exec, a.data(), m, n, s.input.data());
   check(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), s.input.data(), as_int(longer),
                          values.data(), s.rows.data(), as_int(longer), wide ? left.data() : right.data(), as_int(k),
-                         s.work.data(), as_int(s.work.size()), nullptr, state_->info.data()),
+                         s.work.data(), as_int(s.work.size()), nullptr, state_->answer()),
         "gesvd");
   if (!state_->good()) return false;
   transpose(state_->exec, s.rows.data(), k, longer, wide ? right.data() : left.data());
@@ -277,7 +292,9 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
   template bool Solver<Cuda>::eigh<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Vector<T, Cuda>, Workspace<Cuda>&); \
   template void Solver<Cuda>::declare_eigh<T>(Workspace<Cuda>&, std::size_t);                                     \
   template bool Solver<Cuda>::qr<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Workspace<Cuda>&);                    \
-  template void Solver<Cuda>::declare_qr<T>(Workspace<Cuda>&, std::size_t, std::size_t, std::size_t);
+  template void Solver<Cuda>::declare_qr<T>(Workspace<Cuda>&, std::size_t, std::size_t, std::size_t);             \
+  template bool Solver<Cuda>::qr_columns<T>(std::size_t, Matrix<T, Cuda>, Workspace<Cuda>&);                      \
+  template void Solver<Cuda>::declare_qr_columns<T>(Workspace<Cuda>&, std::size_t, std::size_t, std::size_t);
 SESTINA_SOLVER(float)
 SESTINA_SOLVER(double)
 

@@ -91,7 +91,7 @@ Solver<Exec>::~Solver() = default;
 template <class Exec>
 Solver<Exec>::Solver(Solver&&) noexcept = default;
 template <class Exec>
-void Solver<Exec>::report_to(Vector<double, Exec>) {}
+void Solver<Exec>::report_to(Vector<std::int32_t, Exec>) {}
 
 template <class Exec>
 template <class T>
@@ -142,6 +142,28 @@ bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec
 }
 
 template <class Exec>
+template <class T>
+void Solver<Exec>::declare_qr_columns(Workspace<Exec>& workspace, std::size_t m, std::size_t n, std::size_t p) {
+  declare_qr<T>(workspace, m, n, p);
+}
+
+template <class Exec>
+template <class T>
+bool Solver<Exec>::qr_columns(std::size_t n, Matrix<T, Exec> columns, Workspace<Exec>& workspace) {
+  const std::size_t m = columns.extent(1), p = columns.extent(0);
+  require_qr_columns(n, columns);
+  if (p == 0) return true;
+  const auto frame = workspace.frame();
+  const std::size_t apart = host::padded_rows(m);
+  const QrScratch<Exec, T> s(workspace, m, p);
+  for (std::size_t j = 0; j < n; ++j) std::copy_n(&columns(j, 0), m, s.columns.data() + j * apart);
+  const ThreadCount one(1);
+  if (!host::form_q<T>(m, n, p, s.columns.data(), s.scratch.data())) return false;
+  for (std::size_t j = 0; j < p; ++j) std::copy_n(s.columns.data() + j * apart, m, &columns(j, 0));
+  return true;
+}
+
+template <class Exec>
 void Solver<Exec>::declare_svd(Workspace<Exec>& workspace, std::size_t m, std::size_t n) {
   if (std::min(m, n) > 0) declare<SvdScratch<Exec>>(workspace, m, n);
 }
@@ -168,7 +190,9 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
   template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
   template void Solver<Exec>::declare_eigh<T>(Workspace<Exec>&, std::size_t);                                     \
   template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
-  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
+  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);             \
+  template bool Solver<Exec>::qr_columns<T>(std::size_t, Matrix<T, Exec>, Workspace<Exec>&);                      \
+  template void Solver<Exec>::declare_qr_columns<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
 #define SESTINA_SOLVER(Exec)       \
   template class Solver<Exec>;     \
   SESTINA_SOLVER_TYPE(Exec, float) \

@@ -9,12 +9,14 @@ namespace sestina {
 
 // LAPACK's solver comes from eigen_host.cpp; without `extern` it would be instantiated from the templates below.
 extern template class Solver<Serial>;
-#define SESTINA_LAPACK_SOLVER(T)                                                                              \
-  extern template bool Solver<Serial>::eigh<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Vector<T, Serial>, \
-                                               Workspace<Serial>&);                                           \
-  extern template void Solver<Serial>::declare_eigh<T>(Workspace<Serial>&, std::size_t);                      \
-  extern template bool Solver<Serial>::qr<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Workspace<Serial>&); \
-  extern template void Solver<Serial>::declare_qr<T>(Workspace<Serial>&, std::size_t, std::size_t, std::size_t);
+#define SESTINA_LAPACK_SOLVER(T)                                                                                 \
+  extern template bool Solver<Serial>::eigh<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Vector<T, Serial>,    \
+                                               Workspace<Serial>&);                                              \
+  extern template void Solver<Serial>::declare_eigh<T>(Workspace<Serial>&, std::size_t);                         \
+  extern template bool Solver<Serial>::qr<T>(Matrix<const T, Serial>, Matrix<T, Serial>, Workspace<Serial>&);    \
+  extern template void Solver<Serial>::declare_qr<T>(Workspace<Serial>&, std::size_t, std::size_t, std::size_t); \
+  extern template bool Solver<Serial>::qr_columns<T>(std::size_t, Matrix<T, Serial>, Workspace<Serial>&);        \
+  extern template void Solver<Serial>::declare_qr_columns<T>(Workspace<Serial>&, std::size_t, std::size_t, std::size_t);
 SESTINA_LAPACK_SOLVER(float)
 SESTINA_LAPACK_SOLVER(double)
 
@@ -34,6 +36,11 @@ struct QrCopies {
       : a(workspace.take<T>(m, n)), q(workspace.take<T>(m, p)) {}
   Matrix<T, Serial> a, q;
 };
+template <class T>
+struct QrColumns {
+  QrColumns(Workspace<Serial>& workspace, std::size_t m, std::size_t p) : columns(workspace.take<T>(p, m)) {}
+  Matrix<T, Serial> columns;
+};
 struct SvdCopies {
   SvdCopies(Workspace<Serial>& workspace, std::size_t m, std::size_t n)
       : a(workspace.take<double>(m, n)),
@@ -45,9 +52,9 @@ struct SvdCopies {
 };
 
 template <class Exec>
-static void count_failure(const Exec& exec, Vector<double, Exec> failures) {
+static void leave_info(const Exec& exec, Vector<std::int32_t, Exec> info, std::int32_t number) {
   Kokkos::parallel_for(
-      "count_failure", Kokkos::RangePolicy<Exec>(exec, 0, 1), KOKKOS_LAMBDA(std::size_t) { failures(0) += 1; });
+      "leave_info", Kokkos::RangePolicy<Exec>(exec, 0, 1), KOKKOS_LAMBDA(std::size_t) { info(0) = number; });
 }
 
 }  // namespace portable
@@ -78,15 +85,15 @@ struct Solver<Exec>::State {
   }
   // Returns what a call returns that found a solution or none.
   bool told(bool good) {
-    if (good || failures.extent(0) == 0) return good;
-    portable::count_failure<Exec>(exec, failures);
+    if (info.extent(0) == 0) return good;
+    portable::leave_info<Exec>(exec, info, good ? 0 : 1);
     return true;
   }
 
   Exec exec;
   Solver<Serial> solver;
   Workspace<Serial> workspace;
-  Vector<double, Exec> failures;  // empty: calls answer
+  Vector<std::int32_t, Exec> info;  // empty: calls answer
 };
 
 template <class Exec>
@@ -96,8 +103,8 @@ Solver<Exec>::~Solver() = default;
 template <class Exec>
 Solver<Exec>::Solver(Solver&&) noexcept = default;
 template <class Exec>
-void Solver<Exec>::report_to(Vector<double, Exec> failures) {
-  state_->failures = failures;
+void Solver<Exec>::report_to(Vector<std::int32_t, Exec> info) {
+  state_->info = info;
 }
 
 // The device's workspace is not used.
@@ -107,6 +114,9 @@ void Solver<Exec>::declare_eigh(Workspace<Exec>&, std::size_t) {}
 template <class Exec>
 template <class T>
 void Solver<Exec>::declare_qr(Workspace<Exec>&, std::size_t, std::size_t, std::size_t) {}
+template <class Exec>
+template <class T>
+void Solver<Exec>::declare_qr_columns(Workspace<Exec>&, std::size_t, std::size_t, std::size_t) {}
 template <class Exec>
 void Solver<Exec>::declare_svd(Workspace<Exec>&, std::size_t, std::size_t) {}
 
@@ -126,7 +136,7 @@ bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector
   if (!s.solver.template eigh<T>(copies.a, copies.vectors, copies.values, s.workspace)) return s.told(false);
   s.template send<T>(copies.vectors, vectors);
   s.template send<T>(copies.values, values);
-  return true;
+  return s.told(true);
 }
 
 template <class Exec>
@@ -149,6 +159,25 @@ bool Solver<Exec>::qr(Matrix<const T, Exec> a, Matrix<T, Exec> q, Workspace<Exec
 }
 
 template <class Exec>
+template <class T>
+bool Solver<Exec>::qr_columns(std::size_t n, Matrix<T, Exec> columns, Workspace<Exec>&) {
+  require_qr_columns(n, columns);
+  const std::size_t m = columns.extent(1), p = columns.extent(0);
+  if (p == 0) return true;
+  State& s = *state_;
+  s.reserve([m, n, p](Workspace<Serial>& counter) {
+    const portable::QrColumns<T> copy(counter, m, p);
+    Solver<Serial>::declare_qr_columns<T>(counter, m, n, p);
+  });
+  const auto frame = s.workspace.frame();
+  const portable::QrColumns<T> copy(s.workspace, m, p);
+  s.template fetch<T>(columns, copy.columns);
+  if (!s.solver.template qr_columns<T>(n, copy.columns, s.workspace)) return s.told(false);
+  s.template send<T>(copy.columns, columns);
+  return true;
+}
+
+template <class Exec>
 bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, Vector<double, Exec> values,
                        Matrix<double, Exec> right, Workspace<Exec>&) {
   require_svd_shapes(a, left, values, right);
@@ -165,7 +194,7 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
   s.template send<double>(copies.left, left);
   s.template send<double>(copies.right, right);
   s.template send<double>(copies.values, values);
-  return true;
+  return s.told(true);
 }
 
 }  // namespace sestina
@@ -175,7 +204,9 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
   template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
   template void Solver<Exec>::declare_eigh<T>(Workspace<Exec>&, std::size_t);                                     \
   template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
-  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
+  template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);             \
+  template bool Solver<Exec>::qr_columns<T>(std::size_t, Matrix<T, Exec>, Workspace<Exec>&);                      \
+  template void Solver<Exec>::declare_qr_columns<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);
 #define SESTINA_KOKKOS_SOLVER(Exec)       \
   template class Solver<Exec>;            \
   SESTINA_KOKKOS_SOLVER_TYPE(Exec, float) \

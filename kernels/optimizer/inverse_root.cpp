@@ -19,11 +19,8 @@ constexpr int most_iterations = 100;
 template <class Exec, class T>
 struct EighPieces {
   EighPieces(Workspace<Exec>& workspace, std::size_t d)
-      : found(workspace.template take<T>(d)),
-        values(workspace.template take<double>(d)),
-        b(workspace.template take<T>(d, d)) {}
-  Vector<T, Exec> found;
-  Vector<double, Exec> values;
+      : values(workspace.template take<T>(d)), b(workspace.template take<T>(d, d)) {}
+  Vector<T, Exec> values;
   Matrix<T, Exec> b;
 };
 template <class Exec, class T>
@@ -32,10 +29,11 @@ struct QrPieces {
       : quotients(workspace.template take<double>(d)),
         order(workspace.template take<std::int32_t>(d)),
         b(workspace.template take<T>(d, d)),
-        product(workspace.template take<T>(d, d)) {}
+        product(workspace.template take<T>(d, d)),
+        next(workspace.template take<T>(d, d)) {}
   Vector<double, Exec> quotients;
   Vector<std::int32_t, Exec> order;
-  Matrix<T, Exec> b, product;
+  Matrix<T, Exec> b, product, next;  // next: columns of the next basis, as rows
 };
 template <class Exec, class T>
 struct NewtonPieces {
@@ -51,15 +49,15 @@ struct NewtonPieces {
 
 template <class Exec, class T>
 struct AssembleScratch {
-  AssembleScratch(Workspace<Exec>& workspace, std::size_t d) : scaled(workspace.template take<T>(d, d)) {}
+  AssembleScratch(Workspace<Exec>& workspace, std::size_t d)
+      : scaled(workspace.template take<T>(d, d)), roots(workspace.template take<double>(d)) {}
   Matrix<T, Exec> scaled;
+  Vector<double, Exec> roots;
 };
 
-template <class Exec, class T>
+template <class Exec>
 struct IterationScratch {  // scratch of iterate_by_space
-  IterationScratch(Workspace<Exec>& workspace, std::size_t d)
-      : next(workspace.template take<T>(d, d)), met(workspace.template take<double>(1)) {}
-  Matrix<T, Exec> next;
+  explicit IterationScratch(Workspace<Exec>& workspace) : met(workspace.template take<double>(1)) {}
   Vector<double, Exec> met;
 };
 
@@ -89,7 +87,7 @@ struct Work {
   bool is_finite(Matrix<const T, Exec> root) {
     if (!by_space()) return std::isfinite(squares(root));
     const Vector<const T, Exec> all(root.data(), root.size());
-    sum_of_squares_to<Exec, T>(tools.exec, all, tools.workspace, tools.squares_of_root);
+    squares_of_chunks<Exec, T>(tools.exec, all, reduce_chunk, tools.squares_of_root);
     return true;
   }
   double squares(Vector<const double, Exec> x) { return sum_of_squares<Exec, double>(tools.exec, x, tools.workspace); }
@@ -108,32 +106,35 @@ void scale_and_shift(const Exec& exec, T factor, Matrix<const T, Exec> x, T shif
       });
 }
 
-// Sets values = (values + what the rule adds)^(-p / 2).
-template <class Exec>
-void half_roots(const Exec& exec, const RootRule& rule, Vector<double, Exec> values) {
+// Sets roots = (values + what the rule adds)^(-p / 2).
+template <class Exec, class V>
+void half_roots(const Exec& exec, const RootRule& rule, Vector<const V, Exec> values, Vector<double, Exec> roots) {
   const double power = -0.5 * rule.exponent, eps = rule.eps;
   const bool before = rule.perturb_before;
   const Kokkos::RangePolicy<Exec> one(exec, 0, 1);
   Kokkos::parallel_for(
       "half_roots", one, KOKKOS_LAMBDA(std::size_t) {
-        double least = values(0);
-        for (std::size_t j = 1; j < values.extent(0); ++j) least = Kokkos::min(least, values(j));
+        double least = static_cast<double>(values(0));
+        for (std::size_t j = 1; j < values.extent(0); ++j) least = Kokkos::min(least, static_cast<double>(values(j)));
         const double shift = before ? Kokkos::max(0.0, eps - least) : eps - Kokkos::min(0.0, least);
-        for (std::size_t j = 0; j < values.extent(0); ++j) values(j) = Kokkos::pow(values(j) + shift, power);
+        for (std::size_t j = 0; j < values.extent(0); ++j)
+          roots(j) = Kokkos::pow(static_cast<double>(values(j)) + shift, power);
       });
 }
 
 // Computes root = Q diag(values^-p) Q^T as the square of Q diag(values^(-p/2)), so that it is symmetric to the last
 // bit.
-template <class Exec, class T>
-bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<double, Exec> values, Matrix<T, Exec> root) {
+template <class Exec, class T, class V>
+bool assemble(Work<Exec, T>& w, Matrix<const T, Exec> basis, Vector<const V, Exec> values, Matrix<T, Exec> root) {
   const auto frame = w.tools.workspace.frame();
-  const Matrix<T, Exec> scaled = AssembleScratch<Exec, T>(w.tools.workspace, w.d).scaled;
-  half_roots<Exec>(w.tools.exec, w.rule, values);
+  const AssembleScratch<Exec, T> scratch(w.tools.workspace, w.d);
+  const Matrix<T, Exec> scaled = scratch.scaled;
+  const Vector<double, Exec> roots = scratch.roots;
+  half_roots<Exec, V>(w.tools.exec, w.rule, values, roots);
   const std::size_t d = w.d;
   for_elements(
       "scale_columns", w.tools.exec, d, d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
-        for (std::size_t j = begin; j < end; ++j) scaled(i, j) = basis(i, j) * static_cast<T>(values(j));
+        for (std::size_t j = begin; j < end; ++j) scaled(i, j) = basis(i, j) * static_cast<T>(roots(j));
       });
   w.multiply_by_itself(scaled, root);
   return w.is_finite(root);
@@ -159,9 +160,8 @@ bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const
   if (w.d == 0) return true;
   const EighPieces<Exec, T> p(tools.workspace, w.d);
   regularise<Exec, T>(w, factor, p.b);
-  if (!tools.solver.template eigh<T>(p.b, basis, p.found, tools.workspace)) return false;
-  convert<Exec, T, double>(tools.exec, p.found, p.values);
-  return assemble<Exec, T>(w, basis, p.values, root);
+  if (!tools.solver.template eigh<T>(p.b, basis, p.values, tools.workspace)) return false;
+  return assemble<Exec, T, T>(w, basis, p.values, root);
 }
 
 namespace {
@@ -188,26 +188,26 @@ void look_whether_met(Work<Exec, T>& w, Matrix<const T, Exec> product, Vector<co
 // Runs the iterations of inverse_root_qr() with all decisions in the space: none is left out, and the basis no longer
 // changes once the tolerance is met.
 template <class Exec, class T>
-bool iterate_by_space(Work<Exec, T>& w, Matrix<const T, Exec> b, Matrix<T, Exec> product, Matrix<T, Exec> basis,
-                      Vector<double, Exec> quotients, Vector<std::int32_t, Exec> order, int iterations) {
+bool iterate_by_space(Work<Exec, T>& w, const QrPieces<Exec, T>& p, Matrix<T, Exec> basis, int iterations) {
   const auto frame = w.tools.workspace.frame();
   const Exec& exec = w.tools.exec;
-  const IterationScratch<Exec, T> scratch(w.tools.workspace, w.d);
-  const Matrix<T, Exec> next = scratch.next;
-  const Vector<double, Exec> met = scratch.met;
+  const Matrix<T, Exec> product = p.product, next = p.next;
+  const Vector<double, Exec> quotients = p.quotients;
+  const Vector<std::int32_t, Exec> order = p.order;
+  const Vector<double, Exec> met = IterationScratch<Exec>(w.tools.workspace).met;
   set_zero<Exec, double>(exec, met);
   for (int done = 0;; ++done) {
-    w.multiply(b, basis, product);
+    w.multiply(p.b, basis, product);
     column_dots<Exec, T>(exec, basis, product, quotients);
     if (done == iterations) return true;
     look_whether_met<Exec, T>(w, product, quotients, met);
     order_falling<Exec>(exec, quotients, order);
-    permute_columns<Exec, T>(exec, product, order, next);
-    if (!w.tools.solver.template qr<T>(next, next, w.tools.workspace)) return false;
+    columns_as_rows<Exec, T>(exec, product, order, next);
+    if (!w.tools.solver.template qr_columns<T>(w.d, next, w.tools.workspace)) return false;
     for_elements(
         "next_basis", exec, w.d, w.d, KOKKOS_LAMBDA(std::size_t i, std::size_t begin, std::size_t end) {
           if (met(0) != 0) return;
-          for (std::size_t j = begin; j < end; ++j) basis(i, j) = next(i, j);
+          for (std::size_t j = begin; j < end; ++j) basis(i, j) = next(j, i);
         });
   }
 }
@@ -227,8 +227,7 @@ bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T
   regularise<Exec, T>(w, factor, b);
   const int iterations = rule.max_iterations > 0 ? rule.max_iterations : most_iterations;
   if (w.by_space())
-    return iterate_by_space<Exec, T>(w, b, product, basis, quotients, order, iterations) &&
-           assemble<Exec, T>(w, basis, quotients, root);
+    return iterate_by_space<Exec, T>(w, p, basis, iterations) && assemble<Exec, T, double>(w, basis, quotients, root);
   for (int done = 0;; ++done) {
     w.multiply(b, basis, product);
     column_dots<Exec, T>(tools.exec, basis, product, quotients);
@@ -237,10 +236,11 @@ bool inverse_root_qr(RootTools<Exec> tools, const RootRule& rule, Matrix<const T
     if (!std::isfinite(whole)) return false;
     if (done == iterations || off <= rule.tolerance * rule.tolerance * whole) break;
     order_falling<Exec>(tools.exec, quotients, order);
-    permute_columns<Exec, T>(tools.exec, product, order, basis);
-    if (!tools.solver.template qr<T>(basis, basis, tools.workspace)) return false;
+    columns_as_rows<Exec, T>(tools.exec, product, order, p.next);
+    if (!tools.solver.template qr_columns<T>(w.d, p.next, tools.workspace)) return false;
+    columns_as_rows<Exec, T>(tools.exec, p.next, {}, basis);
   }
-  return assemble<Exec, T>(w, basis, quotients, root);
+  return assemble<Exec, T, double>(w, basis, quotients, root);
 }
 
 int newton_order(double exponent) {
@@ -367,8 +367,8 @@ void declare_qr_root(Workspace<Exec>& workspace, std::size_t d) {
   const auto frame = workspace.frame();
   const QrPieces<Exec, T> pieces(workspace, d);
   declare_assemble<Exec, T>(workspace, d);
-  const IterationScratch<Exec, T> scratch(workspace, d);
-  Solver<Exec>::template declare_qr<T>(workspace, d, d, d);
+  const IterationScratch<Exec> scratch(workspace);
+  Solver<Exec>::template declare_qr_columns<T>(workspace, d, d, d);
   const NormsScratch<Exec> norms(workspace);
   declare<SumScratch<Exec>>(workspace, d * d);
 }

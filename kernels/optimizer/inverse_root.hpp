@@ -25,9 +25,9 @@ struct RootTools {
   Gemm<Exec>& gemm;
   Solver<Exec>& solver;
   Workspace<Exec>& workspace;
-  // With (1) in the space nothing waits, inverse_root_newton aside, and true is returned; the sum of squares of the
-  // root is left there for whoever judges it, and failures of the solver where it reports them. With (0) each call
-  // decides itself.
+  // With room for the squares of the root by chunks (squares_of_chunks) nothing waits, inverse_root_newton aside, and
+  // true is returned: whoever judges the root has these, and what the solver reports. With (0) each call decides
+  // itself.
   Vector<double, Exec> squares_of_root = {};
 };
 

@@ -154,6 +154,11 @@ KOKKOS_INLINE_FUNCTION float inverse_norm(double squares, double eps, bool add) 
   return static_cast<float>(by * largest > 1 ? 1 / by : largest);
 }
 
+// Returns the factor f that gives X the norm ||X X^T||^(1/2) of 1 from the squares of X X^T; a matrix of zeros stays.
+KOKKOS_INLINE_FUNCTION float norm_factor(double gram_squares, double eps, bool add) {
+  return gram_squares > 0 ? inverse_norm(Kokkos::sqrt(gram_squares), eps, add) : 1.0f;
+}
+
 // Sets to = scale (p x + q y), rounded. x may be null with p = 0.
 template <class T>
 KOKKOS_INLINE_FUNCTION void scaled_blend(std::size_t n, float scale, float p, const float* __restrict x, float q,
@@ -204,9 +209,7 @@ static void gram_norm_factor(const Space& exec, const NewtonSchulz& ns, Matrix<c
       });
   sum_all(
       "ns_gram_norm", exec, chunk_count(n), KOKKOS_LAMBDA(std::size_t i) { return sums(i); },
-      KOKKOS_LAMBDA(double sum) {
-        factor(0) = sum > 0 ? inverse_norm(Kokkos::sqrt(sum), eps * static_cast<double>(inverse(0)), add) : 1.0f;
-      });
+      KOKKOS_LAMBDA(double sum) { factor(0) = norm_factor(sum, eps * static_cast<double>(inverse(0)), add); });
 }
 
 // Sets p = f (a I + b f^2 A + c f^4 S) for the step of f X from A = X X^T, with S = A^2 in p, which is not read where

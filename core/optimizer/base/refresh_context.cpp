@@ -14,24 +14,52 @@ KOKKOS_INLINE_FUNCTION bool is_good(const Vector<const double, Space>& verdict) 
   return verdict.extent(0) == 0 || verdict(0) == static_cast<double>(Verdict::good);
 }
 
+// Writes a verdict from the sums, and sets what the solver has left back to 0 for the next job.
+template <class Space>
+struct WriteVerdict {
+  std::size_t d;
+  Vector<std::int32_t, Space> solver;
+  Vector<double, Space> verdict;
+
+  KOKKOS_INLINE_FUNCTION void operator()(double factor, double basis, double other) const {
+    const bool good = solver(0) == 0 && is_orthonormal(basis, d) && Kokkos::isfinite(other);
+    const Verdict made = factor == 0                 ? Verdict::zero_factor
+                         : !Kokkos::isfinite(factor) ? Verdict::factor_not_finite
+                         : good                      ? Verdict::good
+                                                     : Verdict::failed;
+    verdict(0) = static_cast<double>(made);
+    solver(0) = 0;
+  }
+};
+
 }  // namespace
 
 template <class Space>
-void make_verdict(const Space& exec, const RefreshChecks<Space>& checks, std::size_t d, Vector<double, Space> verdict) {
-  using Checks = RefreshChecks<Space>;
-  const Vector<double, Space> found = checks.values.at(0, Checks::judged);
-  const Kokkos::RangePolicy<Space> one(exec, 0, 1);
-  Kokkos::parallel_for(
-      "verdict", one, KOKKOS_LAMBDA(std::size_t) {
-        bool good = found(Checks::failures) == 0 && is_orthonormal(found(Checks::basis), d);
-        for (int i = 0; i < Checks::judged; ++i) good = good && Kokkos::isfinite(found(i));
-        const double factor = found(Checks::factor);
-        const Verdict made = factor == 0                 ? Verdict::zero_factor
-                             : !Kokkos::isfinite(factor) ? Verdict::factor_not_finite
-                             : good                      ? Verdict::good
-                                                         : Verdict::failed;
-        verdict(0) = static_cast<double>(made);
-      });
+void make_verdict(const Space& exec, const RefreshChecks<Space>& checks, const JudgedSums<Space>& sums, std::size_t d,
+                  Vector<double, Space> verdict) {
+  const WriteVerdict<Space> write{d, Vector<std::int32_t, Space>(checks.solver.data(), 1), verdict};
+  const Vector<const double, Space> factor = sums.factor, basis = sums.basis, other = sums.other;
+  if constexpr (is_host<Space>) {
+    const auto total = [](const Vector<const double, Space>& x) {
+      return lane_sum(x.extent(0), [&x](std::size_t i) { return x(i); });
+    };
+    Kokkos::parallel_for("verdict", Kokkos::RangePolicy<Space>(exec, 0, 1),
+                         [=](std::size_t) { write(total(factor), total(basis), total(other)); });
+  } else {
+    using Teams = Kokkos::TeamPolicy<Space>;
+    Kokkos::parallel_for(
+        "verdict", Teams(exec, 1, sum_team<Space>), KOKKOS_LAMBDA(const typename Teams::member_type& team) {
+          double of_factor = 0, of_basis = 0, of_other = 0;
+          const auto total = [&team](const Vector<const double, Space>& x, double& result) {
+            Kokkos::parallel_reduce(
+                Kokkos::TeamThreadRange(team, x.extent(0)), [&](std::size_t i, double& sum) { sum += x(i); }, result);
+          };
+          total(factor, of_factor);
+          total(basis, of_basis);
+          total(other, of_other);
+          if (team.team_rank() == 0) write(of_factor, of_basis, of_other);
+        });
+  }
 }
 
 template <class Space, class From>
@@ -42,6 +70,25 @@ void publish_values(const Space& exec, Vector<const double, Space> verdict, Vect
         if (!is_good<Space>(verdict)) return;
         for (std::size_t i = begin; i < end; ++i) y(i) = static_cast<float>(x(i));
       });
+}
+
+template <class Space, class From>
+void publish_columns(const Space& exec, Vector<const double, Space> verdict, Matrix<const From, Space> x,
+                     Matrix<float, Space> y) {
+  const std::size_t d = x.extent(0);
+  if constexpr (is_host<Space>) {
+    Kokkos::parallel_for("publish_columns", Kokkos::RangePolicy<Space>(exec, 0, band_count(d)), [=](std::size_t band) {
+      if (!is_good<Space>(verdict)) return;
+      read_band(x.data(), true, d, d, band, [&](std::size_t i, std::size_t j, std::size_t count, const From* from) {
+        for (std::size_t c = 0; c < count; ++c) y(i, j + c) = static_cast<float>(from[c]);
+      });
+    });
+  } else {
+    Kokkos::parallel_for(
+        "publish_columns", Kokkos::RangePolicy<Space>(exec, 0, d * d), KOKKOS_LAMBDA(std::size_t at) {
+          if (is_good<Space>(verdict)) y(at / d, at % d) = static_cast<float>(x(at % d, at / d));
+        });
+  }
 }
 
 template <class Space>
@@ -103,16 +150,19 @@ void DriftChecks<Space>::book(const Space& exec) {
   due_.clear();
 }
 
-#define SESTINA_VERDICT_OF(Space, From)                                                                           \
-  template void publish_values<Space, From>(const Space&, Vector<const double, Space>, Vector<const From, Space>, \
-                                            Vector<float, Space>);
-#define SESTINA_VERDICT(Space)                                                                                      \
-  SESTINA_VERDICT_OF(Space, float)                                                                                  \
-  SESTINA_VERDICT_OF(Space, double)                                                                                 \
-  template void make_verdict<Space>(const Space&, const RefreshChecks<Space>&, std::size_t, Vector<double, Space>); \
-  template void publish_order<Space>(const Space&, Vector<const double, Space>, Vector<const std::int32_t, Space>,  \
-                                     Vector<std::int32_t, Space>);                                                  \
-  template class DriftChecks<Space>;                                                                                \
+#define SESTINA_VERDICT_OF(Space, From)                                                                            \
+  template void publish_values<Space, From>(const Space&, Vector<const double, Space>, Vector<const From, Space>,  \
+                                            Vector<float, Space>);                                                 \
+  template void publish_columns<Space, From>(const Space&, Vector<const double, Space>, Matrix<const From, Space>, \
+                                             Matrix<float, Space>);
+#define SESTINA_VERDICT(Space)                                                                                        \
+  SESTINA_VERDICT_OF(Space, float)                                                                                    \
+  SESTINA_VERDICT_OF(Space, double)                                                                                   \
+  template void make_verdict<Space>(const Space&, const RefreshChecks<Space>&, const JudgedSums<Space>&, std::size_t, \
+                                    Vector<double, Space>);                                                           \
+  template void publish_order<Space>(const Space&, Vector<const double, Space>, Vector<const std::int32_t, Space>,    \
+                                     Vector<std::int32_t, Space>);                                                    \
+  template class DriftChecks<Space>;                                                                                  \
   template class QueuedRefreshes<Space>;
 SESTINA_INSTANTIATE_LANES(SESTINA_VERDICT)
 

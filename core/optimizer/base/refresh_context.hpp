@@ -8,6 +8,7 @@
 #include "core/optimizer/base/optimizer_control.hpp"
 #include "kernels/blas/host_values.hpp"
 #include "kernels/blas/stopwatch.hpp"
+#include "kernels/blas/sums.hpp"
 
 namespace sestina {
 
@@ -18,25 +19,38 @@ namespace sestina {
 // A verdict as it lies in the space. failed: more digits may help.
 enum class Verdict { zero_factor = 0, good = 1, failed = 2, factor_not_finite = 3 };
 
-// The numbers by which a job on this stream is judged; one job at a time.
+// How the jobs on this stream are judged, one at a time.
 template <class Space>
 struct RefreshChecks {
   explicit RefreshChecks(const Space& exec) : watch(exec) {
-    if constexpr (!is_host<Space>) values = HostValues<Space>("sestina::refresh_checks", count);
+    if constexpr (!is_host<Space>) let_space_judge();
   }
-  // Sums of squares, failures of the solver, and the verdict of a job that is waited for.
-  enum { factor, failures, product, basis, eigenvalues, root, judged, verdict = judged, count };
-  bool by_space() const { return values.size() > 0; }
-  Vector<double, Space> at(int place) const { return values.at(static_cast<std::size_t>(place)); }
+  void let_space_judge() {
+    verdict = HostValues<Space>("sestina::refresh_verdict", 1);
+    solver = decltype(solver)("sestina::solver_info", 1);
+  }
+  bool by_space() const { return verdict.size() > 0; }
 
-  HostValues<Space> values;  // empty: the host looks at each number as soon as it is known
+  // Of a job that is waited for. Empty: the host looks at each number as soon as it is known.
+  HostValues<Space> verdict;
+  Kokkos::View<std::int32_t*, typename Space::memory_space> solver;  // (1) see Solver::report_to; 0 between jobs
   Stopwatch<Space> watch;
 };
 
-// Makes verdict (1) from the checks of a job on a (d, d) factor, all of whose numbers must be finite; basis: the sum of
-// squares of d orthonormal columns. Does not wait.
+// What a job on a (d, d) factor is judged by: sums of squares, by chunks (squares_of_chunks), of the factor, of the d
+// orthonormal columns of its basis, and of one more array that must be finite: product, eigenvalues or root.
 template <class Space>
-void make_verdict(const Space&, const RefreshChecks<Space>&, std::size_t d, Vector<double, Space> verdict);
+struct JudgedSums {
+  JudgedSums() = default;
+  JudgedSums(Workspace<Space>& workspace, std::size_t d) {
+    for (Vector<double, Space>* sums : {&factor, &basis, &other}) *sums = SumScratch<Space>(workspace, d * d).chunks;
+  }
+  Vector<double, Space> factor, basis, other;
+};
+// Makes verdict (1) from them and from what the solver has left. Does not wait.
+template <class Space>
+void make_verdict(const Space&, const RefreshChecks<Space>&, const JudgedSums<Space>&, std::size_t d,
+                  Vector<double, Space> verdict);
 
 // Returns whether d columns with this sum of squares are orthonormal: libraries that go wrong without saying so leave
 // NaN or columns of another length; those bases must not be published.
@@ -46,11 +60,14 @@ KOKKOS_INLINE_FUNCTION bool is_orthonormal(double squares, std::size_t d) {
   return Kokkos::abs(squares - expected) <= tolerance * expected;
 }
 
-// Sets y = T(x), or order = from, where the verdict is good; else y stays, and the order is that of columns that stay.
-// Without a verdict (0) the result is good, as the host has found.
+// Sets y = float(x), for a basis whose columns are the rows of x too, or order = from, where the verdict is good; else
+// y stays, and the order is that of columns that stay. Without a verdict (0) the result is good, as the host has found.
 template <class Space, class From>
 void publish_values(const Space&, Vector<const double, Space> verdict, Vector<const From, Space> x,
                     Vector<float, Space> y);
+template <class Space, class From>
+void publish_columns(const Space&, Vector<const double, Space> verdict, Matrix<const From, Space> x,
+                     Matrix<float, Space> y);
 template <class Space>
 void publish_order(const Space&, Vector<const double, Space> verdict, Vector<const std::int32_t, Space> from,
                    Vector<std::int32_t, Space> order);

@@ -9,6 +9,7 @@
 
 #include "core/optimizer/base/register_kind.hpp"
 #include "core/optimizer/base/sides.hpp"
+#include "core/optimizer/methods/batched_matrix.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/matrix_update.hpp"
 #include "kernels/optimizer/muon/moment_batch.hpp"
@@ -212,19 +213,10 @@ class MuonUpdates final : public UpdateBatch<Space> {
         second_moment_(second_moment_of<V>(options)) {
     std::vector<BatchedMatrix> matrices;
     for (const BatchItem<Space>& item : items) {
-      const OwnedMatrix<Space>& matrix = item.matrix;
-      BatchedMatrix one;
-      one.gradient = matrix.gradient.data();
-      one.momentum = item.optimizer->state().vector("momentum").data();
+      const double scale = muon_rule(options.as<KeysOf<V>>(), item.matrix.rows(), item.matrix.cols()).scale;
+      BatchedMatrix one = batched_matrix(item, item.optimizer->state().vector("momentum").data(), scale);
       if constexpr (V == Variant::normuon) one.second_moment = item.optimizer->state().vector("second_moment").data();
       if constexpr (V == Variant::adamuon) one.second_moment = item.optimizer->state().matrix("second_moment").data();
-      one.master = matrix.master.data();
-      one.weight = matrix.weight.data();
-      one.rows = static_cast<std::uint32_t>(matrix.rows());
-      one.cols = static_cast<std::uint32_t>(matrix.cols());
-      one.lr = item.rates.lr;
-      one.weight_decay = item.rates.weight_decay;
-      one.scale = muon_rule(options.as<KeysOf<V>>(), matrix.rows(), matrix.cols()).scale;
       matrices.push_back(one);
     }
     batch_ = make_muon_batch<Space>(std::move(matrices), V == Variant::normuon);
@@ -237,9 +229,9 @@ class MuonUpdates final : public UpdateBatch<Space> {
     const auto frame = workspace.frame();
     const BatchSizes one = BatchSizes::of_one(rows, cols);
     if (rule.in_bf16(computes_bf16))
-      MuonBatchScratch<bf16, Space>(workspace, one);
+      MuonBatchScratch<bf16, Space>(workspace, rule.newton_schulz(), one);
     else
-      MuonBatchScratch<float, Space>(workspace, one);
+      MuonBatchScratch<float, Space>(workspace, rule.newton_schulz(), one);
     if constexpr (V != Variant::muon) MomentBatchScratch<Space>(workspace, moment_of<V>, one);
     return true;
   }
@@ -255,10 +247,12 @@ class MuonUpdates final : public UpdateBatch<Space> {
   template <class T>
   void step_as(Stream<Space>& stream, const UpdateNumbers& numbers) {
     const auto frame = stream.workspace.frame();
-    const MuonBatchScratch<T, Space> scratch(stream.workspace, batch_.sizes);
+    const NewtonSchulz ns = rule_.newton_schulz();
+    const MuonBatchScratch<T, Space> scratch(stream.workspace, ns, batch_.sizes);
     const MomentumStep now = momentum_step(rule_.factors(numbers.momentum), numbers.gradient_scale);
+    advance_momenta<Space>(stream.exec, now, batch_, scratch.squares);
     const Vector<const T, Space> directions =
-        batched_newton_schulz<T>(stream.exec, stream.gemm, rule_.newton_schulz(), now, batch_, scratch);
+        batched_newton_schulz<T>(stream.exec, stream.gemm, ns, now, batch_, scratch);
     const WeightMove move = {numbers.lr, 1, numbers.weight_decay, true, stream.nonfinite};
     if constexpr (V == Variant::muon) {
       move_batch<T>(stream.exec, move, batch_, directions);

@@ -35,17 +35,12 @@ struct PowerPieces {
       : factor(take_wide<T>(workspace, d)),
         old(take_wide<T>(workspace, d)),
         product(workspace.template take<T>(d, d)),
-        basis(sorted ? workspace.template take<T>(d, d) : product),
+        columns(workspace.template take<T>(d, d)),
         quotients(workspace.template take<double>(d)),
-        order(workspace.template take<std::int32_t>(d)) {}
-  Matrix<T, Space> factor, old, product, basis;
+        order(workspace.template take<std::int32_t>(sorted ? d : 0)) {}
+  Matrix<T, Space> factor, old, product, columns;
   Vector<double, Space> quotients;
   Vector<std::int32_t, Space> order;
-};
-template <class Space, class T>
-struct QuotientPieces {  // for the new columns
-  QuotientPieces(Workspace<Space>& workspace, std::size_t d) : product(workspace.template take<T>(d, d)) {}
-  Matrix<T, Space> product;
 };
 template <class Space, class T>
 struct RootPieces {
@@ -67,13 +62,14 @@ struct LeadingPieces {
 };
 
 // A job in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host looks at
-// nothing: the noted numbers make the verdict, and the verdict decides on what is published.
+// nothing: the noted sums make the verdict, and the verdict decides on what is published.
 template <class Space, class T>
 struct Attempt {
   Stream<Space>& stream;
   Workspace<Space>& workspace;
   const RefreshJob<Space>& job;
   Vector<double, Space> verdict;  // (1), or (0)
+  JudgedSums<Space> sums;         // for a verdict
   std::size_t d = job.factor.extent(0);
 
   bool by_space() const { return verdict.extent(0) > 0; }
@@ -88,31 +84,29 @@ struct Attempt {
     }
   }
 
-  // Returns whether x is finite, or, where the number is noted, true.
-  bool finite(Vector<const T, Space> x, int place) {
-    if (by_space()) return note(x, place);
+  // Returns whether x is finite, or, where its sum is noted, true.
+  bool finite(Vector<const T, Space> x) {
+    if (by_space()) return note(x, sums.other);
     return std::isfinite(sum_of_squares<Space, T>(stream.exec, x, workspace));
   }
+  // Returns it for columns, or rows, that are to be orthonormal.
   bool orthonormal(Matrix<const T, Space> q) {
-    if (by_space()) return note(flat<const T, Space>(q), RefreshChecks<Space>::basis);
+    if (by_space()) return note(flat<const T, Space>(q), sums.basis);
     return is_orthonormal(sum_of_squares<Space, T>(stream.exec, flat<const T, Space>(q), workspace), d);
   }
   // Makes the verdict, after all numbers are noted and before anything is published.
   void judge() {
-    if (by_space()) make_verdict<Space>(stream.exec, stream.refresh.checks, d, verdict);
+    if (by_space()) make_verdict<Space>(stream.exec, stream.refresh.checks, sums, d, verdict);
   }
 
   void publish(Matrix<const T, Space> from, Matrix<float, Space> to) {
-    publish<T>(flat<const T, Space>(from), flat<float, Space>(to));
-  }
-  template <class From>
-  void publish(Vector<const From, Space> from, Vector<float, Space> to) {
-    publish_values<Space, From>(stream.exec, verdict, from, to);
+    publish_values<Space, T>(stream.exec, verdict, flat<const T, Space>(from), flat<float, Space>(to));
   }
 
  private:
-  bool note(Vector<const T, Space> x, int place) {
-    sum_of_squares_to<Space, T>(stream.exec, x, workspace, stream.refresh.checks.at(place));
+  bool note(Vector<const T, Space> x, Vector<double, Space>& chunks) {
+    chunks = Vector<double, Space>(chunks.data(), chunk_count(x.extent(0)));
+    squares_of_chunks<Space, T>(stream.exec, x, reduce_chunk, chunks);
     return true;
   }
 };
@@ -124,10 +118,9 @@ bool eigen_basis(Attempt<Space, T>& a) {
   const Matrix<T, Space> basis = p.basis;
   const Vector<T, Space> values = p.values;
   if (!a.stream.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
-  if (!a.orthonormal(basis) || !a.finite(values, RefreshChecks<Space>::eigenvalues)) return false;
+  if (!a.orthonormal(basis) || !a.finite(values)) return false;
   a.judge();
   a.publish(basis, a.job.new_basis);
-  if (a.job.values.extent(0) > 0) a.template publish<T>(values, a.job.values);
   return true;
 }
 
@@ -158,31 +151,23 @@ void add_shift(const Space& exec, double shift, Matrix<const T, Space> factor, M
 
 template <class Space, class T>
 bool power_qr(Attempt<Space, T>& a) {
-  const bool sorted = a.job.order.extent(0) > 0, valued = a.job.values.extent(0) > 0;
+  const bool sorted = a.job.order.extent(0) > 0;
   const PowerPieces<Space, T> p(a.workspace, a.d, sorted);
   const Matrix<const T, Space> factor = a.input(a.job.factor, p.factor), old = a.input(a.job.basis, p.old);
-  const Matrix<T, Space> product = p.product, basis = p.basis;
+  const Matrix<T, Space> product = p.product, columns = p.columns;
   const Vector<double, Space> quotients = p.quotients;
-  const Vector<std::int32_t, Space> order = p.order;
   a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, old, 0, product);
   if (a.job.shift > 0) add_shift<Space, T>(a.stream.exec, a.job.shift, factor, old, quotients, product);
-  if (!a.finite(flat<const T, Space>(product), RefreshChecks<Space>::product)) return false;
+  if (!a.finite(flat<const T, Space>(product))) return false;
   if (sorted) {
     column_dots<Space, T>(a.stream.exec, old, product, quotients);
-    order_falling<Space>(a.stream.exec, quotients, order);
-    permute_columns<Space, T>(a.stream.exec, product, order, basis);
+    order_falling<Space>(a.stream.exec, quotients, p.order);
   }
-  if (!a.stream.solver.template qr<T>(basis, basis, a.workspace) || !a.orthonormal(basis)) return false;
+  columns_as_rows<Space, T>(a.stream.exec, product, p.order, columns);
+  if (!a.stream.solver.template qr_columns<T>(a.d, columns, a.workspace) || !a.orthonormal(columns)) return false;
   a.judge();
-  if (valued) {  // values are q^T K q of the new columns
-    const auto frame = a.workspace.frame();
-    const Matrix<T, Space> scratch = QuotientPieces<Space, T>(a.workspace, a.d).product;
-    a.stream.gemm.template operator()<T, T>(Op::none, Op::none, 1, factor, basis, 0, scratch);
-    column_dots<Space, T>(a.stream.exec, basis, scratch, quotients);
-    a.template publish<double>(quotients, a.job.values);
-  }
-  a.publish(basis, a.job.new_basis);
-  if (sorted) publish_order<Space>(a.stream.exec, a.verdict, order, a.job.order);
+  publish_columns<Space, T>(a.stream.exec, a.verdict, columns, a.job.new_basis);
+  if (sorted) publish_order<Space>(a.stream.exec, a.verdict, p.order, a.job.order);
   return true;
 }
 
@@ -192,7 +177,7 @@ bool inverse_root(Attempt<Space, T>& a) {
   const bool keeps_basis = job.new_basis.extent(0) > 0;
   const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
   RootTools<Space> tools{a.stream.exec, a.stream.gemm, a.stream.solver, a.workspace};
-  if (a.by_space()) tools.squares_of_root = a.stream.refresh.checks.at(RefreshChecks<Space>::root);
+  tools.squares_of_root = a.sums.other;
   const RootPieces<Space, T> p(a.workspace, a.d);
   const Matrix<const T, Space> factor = a.input(job.factor, p.factor);
   const Matrix<T, Space> basis = p.basis, root = p.root;
@@ -214,9 +199,9 @@ bool inverse_root(Attempt<Space, T>& a) {
 
 template <class T, class Space>
 bool attempt(Stream<Space>& stream, Workspace<Space>& workspace, const RefreshJob<Space>& job,
-             Vector<double, Space> verdict = {}) {
+             Vector<double, Space> verdict = {}, const JudgedSums<Space>& sums = {}) {
   const auto frame = workspace.frame();
-  Attempt<Space, T> a{stream, workspace, job, verdict};
+  Attempt<Space, T> a{stream, workspace, job, verdict, sums};
   switch (job.method) {
     case RefreshMethod::eigen_basis:
       return eigen_basis(a);
@@ -244,8 +229,7 @@ void declare_attempt(Workspace<Space>& workspace, RefreshMethod method, std::siz
     }
     case RefreshMethod::power_qr: {
       const PowerPieces<Space, T> pieces(workspace, d, sorted);
-      Solver<Space>::template declare_qr<T>(workspace, d, d, d);
-      declare<QuotientPieces<Space, T>>(workspace, d);
+      Solver<Space>::template declare_qr_columns<T>(workspace, d, d, d);
       return declare<SumScratch<Space>>(workspace, d * d);
     }
     case RefreshMethod::inverse_root_eigh:
@@ -261,13 +245,14 @@ void declare_attempt(Workspace<Space>& workspace, RefreshMethod method, std::siz
 }
 
 template <class Space>
-bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict = {}) {
+bool attempt_in_double(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict = {},
+                       const JudgedSums<Space>& sums = {}) {
   stream.exec.fence("refresh");
   // This is rare, and twice as large as the stream's workspace: it has memory of its own.
   Workspace<Space> wide(bytes_taken<Space>([&](Workspace<Space>& counter) {
     declare_attempt<double, Space>(counter, job.method, job.factor.extent(0), job.order.extent(0) > 0);
   }));
-  const bool good = attempt<double, Space>(stream, wide, job, verdict);
+  const bool good = attempt<double, Space>(stream, wide, job, verdict, sums);
   stream.exec.fence("refresh");
   return good;
 }
@@ -295,47 +280,47 @@ Refreshed run(Stream<Space>& stream, const RefreshJob<Space>& job) {
   return good ? Refreshed::done : Refreshed::kept;
 }
 
-// Returns whether the space judges: inverse roots by Newton iteration decide on their way, and so do projectors.
+// Returns whether a space can judge: inverse roots by Newton iteration decide on their way, and so do projectors.
+bool decides_at_the_end(RefreshMethod method) {
+  return method != RefreshMethod::inverse_root_newton && method != RefreshMethod::leading_vectors;
+}
 template <class Space>
 bool judged_by_space(const Stream<Space>& stream, RefreshMethod method) {
-  return stream.refresh.checks.by_space() && method != RefreshMethod::inverse_root_newton &&
-         method != RefreshMethod::leading_vectors;
+  return stream.refresh.checks.by_space() && decides_at_the_end(method);
 }
 
-// Runs `attempt`, which leaves its verdict in the space. Everything after a bad number there is computed in vain.
-template <class Space, class Try>
-void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict,
-                 const Try& attempt) {
-  using Checks = RefreshChecks<Space>;
-  set_zero<Space, double>(stream.exec, stream.refresh.checks.values.at(0, Checks::judged));
-  sum_of_squares_to<Space, float>(stream.exec, flat<const float, Space>(job.factor), stream.workspace,
-                                  stream.refresh.checks.at(Checks::factor));
-  stream.solver.report_to(stream.refresh.checks.at(Checks::failures));
-  if (!attempt()) make_failed<Space>(stream.exec, verdict);  // a library on the host has answered at once
-  stream.solver.report_to({});
-}
-
-template <class Space>
+// Runs a job in type T, which leaves its verdict in the space. Everything after a bad number there is computed in vain.
+template <class T, class Space>
 void judge_there(Stream<Space>& stream, const RefreshJob<Space>& job, Vector<double, Space> verdict) {
-  judge_there(stream, job, verdict, [&] { return attempt<float, Space>(stream, stream.workspace, job, verdict); });
+  const auto frame = stream.workspace.frame();
+  const JudgedSums<Space> sums(stream.workspace, job.factor.extent(0));
+  squares_of_chunks<Space, float>(stream.exec, flat<const float, Space>(job.factor), reduce_chunk, sums.factor);
+  const auto& info = stream.refresh.checks.solver;
+  stream.solver.report_to(Vector<std::int32_t, Space>(info.data(), info.extent(0)));
+  bool good = false;
+  if constexpr (std::is_same_v<T, float>)
+    good = attempt<float, Space>(stream, stream.workspace, job, verdict, sums);
+  else
+    good = attempt_in_double(stream, job, verdict, sums);
+  if (!good) make_failed<Space>(stream.exec, verdict);  // a library on the host has answered at once
+  stream.solver.report_to({});
 }
 
 // Runs a job with one wait.
 template <class Space>
 Refreshed run_and_wait(Stream<Space>& stream, const RefreshJob<Space>& job) {
-  using Checks = RefreshChecks<Space>;
-  const Vector<double, Space> place = stream.refresh.checks.at(Checks::verdict);
+  RefreshChecks<Space>& checks = stream.refresh.checks;
   const auto fetched = [&] {
-    stream.refresh.checks.values.fetch(stream.exec, "refresh");
-    return static_cast<Verdict>(static_cast<int>(stream.refresh.checks.values[Checks::verdict]));
+    checks.verdict.fetch(stream.exec, "refresh");
+    return static_cast<Verdict>(static_cast<int>(checks.verdict[0]));
   };
-  stream.refresh.checks.watch.start();
-  judge_there(stream, job, place);
-  stream.refresh.checks.watch.stop();
+  checks.watch.start();
+  judge_there<float>(stream, job, checks.verdict.at(0));
+  checks.watch.stop();
   Verdict verdict = fetched();
-  stream.refresh.seconds.waits += stream.refresh.checks.watch.seconds();
+  stream.refresh.seconds.waits += checks.watch.seconds();
   if (verdict == Verdict::failed) {
-    judge_there(stream, job, place, [&] { return attempt_in_double(stream, job, place); });
+    judge_there<double>(stream, job, checks.verdict.at(0));
     verdict = fetched();
   }
   return result_of(verdict);
@@ -370,8 +355,8 @@ template <class Space>
 bool queue_refresh(Stream<Space>& stream, const RefreshJob<Space>& job, const SideCounts& counts) {
   const bool failed_before = counts.failures == nullptr || *counts.failures > 0;  // then it is tried in fp64 too
   if (!stream.refresh.queued.on() || failed_before || !judged_by_space(stream, job.method)) return false;
-  judge_there(stream, job,
-              stream.refresh.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
+  judge_there<float>(stream, job,
+                     stream.refresh.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
   stream.refresh.queued.finish(stream.exec);
   return true;
 }
@@ -422,7 +407,9 @@ Refreshed refresh(Stream<Space>& stream, const RefreshJob<Space>& job, std::int6
 
 template <class Space>
 void declare_refresh(Workspace<Space>& workspace, RefreshMethod method, std::size_t d, bool sorted) {
+  const auto frame = workspace.frame();
   declare<SumScratch<Space>>(workspace, d * d);
+  if (!is_host<Space> && decides_at_the_end(method)) JudgedSums<Space>(workspace, d);  // held until the frame ends
   declare_attempt<float, Space>(workspace, method, d, sorted);
 }
 

@@ -28,7 +28,6 @@ struct RefreshJob {
   // (d, d) out, written at the very end: it may be the published one. (0, 0) where no basis is kept; inverse_root_eigh
   // gives inverse_root_qr its first one.
   Matrix<float, Space> new_basis = {};
-  Vector<float, Space> values = {};  // (d) out: eigenvalues by column of the basis; (0) where they are not needed
   // power_qr, (d): columns are first sorted by falling q^T K q; entry j says which old column became column j, so that
   // the caller can permute its second moments. (0): no sorting.
   Vector<std::int32_t, Space> order = {};

@@ -30,10 +30,8 @@ FlatBatch<Space> make_flat_batch(std::vector<FlatMatrix> matrices) {
 template <class Space>
 void average_momenta(const Space& exec, double beta1, double scale, const FlatBatch<Space>& batch) {
   const auto rate = static_cast<float>(1 - beta1), factor = static_cast<float>(scale);
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "average_momenta", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "average_momenta", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         average_range(rate, factor, count, of.gradient + at, of.momentum + at);
       });
 }
@@ -41,11 +39,9 @@ void average_momenta(const Space& exec, double beta1, double scale, const FlatBa
 template <class Space>
 void move_weights(const Space& exec, const WeightMove& shared, const FlatBatch<Space>& batch, const FlatStacks& stacks,
                   Vector<const double, Space> factors) {
-  if (batch.matrices.empty()) return;
   const bool scaled = factors.extent(0) != 0;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "move_weights", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "move_weights", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         WeightMove own = shared;
         own.lr = shared.lr * of.lr;
         own.weight_decay = shared.weight_decay * of.weight_decay;

@@ -89,6 +89,14 @@ inline constexpr std::size_t flat_piece = reduce_chunk;  // elements of a piece
 template <class Space>
 FlatBatch<Space> make_flat_batch(std::vector<FlatMatrix>);
 
+// Calls body(matrix, at, count) for the elements of all matrices, in one launch (for_pieces). The label has at most 15
+// characters.
+template <class Space, class Body>
+static void for_flat_pieces(const char* label, const Space& exec, const FlatBatch<Space>& batch, const Body& body) {
+  if (batch.matrices.empty()) return;
+  for_pieces<flat_piece, Space, FlatMatrix>(label, exec, batch.table, batch.pieces, body);
+}
+
 // average_momentum of every matrix; none may be a block.
 template <class Space>
 void average_momenta(const Space&, double beta1, double scale, const FlatBatch<Space>&);

@@ -69,10 +69,8 @@ void rotated_adam(const Space& exec, const AdamRule& rule, const FlatBatch<Space
   const AdamRates rates(rule);
   const float* const rotated = stacks[gradients];
   float* const move = stacks[momenta];
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "rotated_adams", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "rotated_adams", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         const std::size_t place = of.place + at;
         rotated_range(rates, count, rotated + place, of.second_moment + at, move + place);
       });
@@ -83,10 +81,8 @@ void average_squares(const Space& exec, double beta2, const FlatBatch<Space>& ba
                      std::size_t stack) {
   const auto rate = static_cast<float>(1 - beta2);
   const float* const rotated = stacks[stack];
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "average_squares", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "average_squares", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         square_range(rate, count, rotated + of.place + at, of.second_moment + at);
       });
 }
@@ -96,10 +92,8 @@ void divide_by_root(const Space& exec, double eps, const FlatBatch<Space>& batch
                     std::size_t stack) {
   const auto small = static_cast<float>(eps);
   float* const direction = stacks[stack];
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "divide_by_root", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "divide_by_root", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         divide_range(small, count, of.second_moment + at, direction + of.place + at);
       });
 }
@@ -163,10 +157,8 @@ void scale_damped(const Space& exec, double eps, const FlatBatch<Space>& batch, 
                   std::size_t stack, Vector<const float, Space> roots) {
   const auto small = static_cast<float>(eps);
   float* const values = stacks[stack];
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "scale_damped", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "scale_damped", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         const float *const rows = roots.data() + of.line, *const cols = rows + of.rows;
         for_rows_of(of, at, count, [&](std::size_t i, std::size_t j, std::size_t place, std::size_t n) {
           damped_range(small, rows[i], n, cols + j, values + place);
@@ -178,10 +170,8 @@ template <class Space>
 void scale_lines(const Space& exec, bool left, const FlatBatch<Space>& batch, const FlatStacks& stacks,
                  std::size_t stack, Vector<const float, Space> roots) {
   float* const values = stacks[stack];
-  if (batch.matrices.empty()) return;
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "scale_lines", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "scale_lines", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         const float *const rows = roots.data() + of.line, *const cols = rows + of.rows;
         for_rows_of(of, at, count, [&](std::size_t i, std::size_t j, std::size_t place, std::size_t n) {
           float* const x = values + place;

@@ -42,11 +42,9 @@ void filter(const Space& exec, const FilterRule& r, const FilterData<Space>& x) 
 template <class Space>
 void filter(const Space& exec, const FilterRule& r, const FlatBatch<Space>& batch, const FlatStacks& stacks,
             std::size_t filtered, std::size_t graft) {
-  if (batch.matrices.empty()) return;
   float *const filtered_at = stacks[filtered], *const graft_at = stacks[graft];
-  for_pieces<flat_piece, Space, FlatMatrix>(
-      "filter", exec, batch.table, batch.pieces,
-      KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
+  for_flat_pieces(
+      "filter", exec, batch, KOKKOS_LAMBDA(const FlatMatrix& of, std::size_t at, std::size_t count) {
         for_runs_of(of, at, count, [&](std::size_t from, std::size_t to, std::size_t n) {
           filter_moment(r, n, of.gradient + from, of.momentum + from, filtered_at + to);
           if (r.second_moment)

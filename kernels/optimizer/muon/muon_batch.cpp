@@ -19,15 +19,6 @@ KOKKOS_INLINE_FUNCTION double advance_elements(const MomentumStep& s, const Batc
   return lane_sum(count, [=](std::size_t i) { return square(s.p * g[i] + s.q * m[i]); });
 }
 
-template <class Space>
-void advance_momenta(const Space& exec, const MomentumStep& step, const MuonBatch<Space>& batch,
-                     Vector<double, Space> squares) {
-  sum_table_pieces<reduce_chunk, Space, BatchedMatrix>(
-      "momenta", exec, batch.table, squares, KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
-        return advance_elements(step, of, at, count);
-      });
-}
-
 // Sets inverse(i) to the factor by which u of matrix i is multiplied: the sums of sum_all, one for each.
 template <class Space>
 void inverse_norms(const Space& exec, const NewtonSchulz& ns, const MuonBatch<Space>& batch,
@@ -56,6 +47,50 @@ void normalize_batch(const Space& exec, const MomentumStep& step, const MuonBatc
       });
 }
 
+// Sets factors(i) to what gives X of matrix i, already times inverse(i), the norm ||X X^T||^(1/2) of 1:
+// gram_norm_factor of its Gram matrix, which lies in the memory of the stacks of X that is free.
+template <class T, class Space>
+void gram_norm_factors(const Space& exec, const NewtonSchulz& ns, const MuonBatch<Space>& batch,
+                       Vector<const T, Space> grams, const MuonBatchScratch<T, Space>& scratch) {
+  const double eps = ns.eps;
+  const bool add = ns.norm == NewtonSchulzNorm::add;
+  const T* const from = grams.data();
+  const Vector<float, Space> inverse = scratch.inverse, factors = scratch.factors;
+  sum_table_pieces<batch_piece, Space, BatchedPolynomial>(
+      "ns_gram_squares", exec, batch.polynomials, scratch.gram_squares,
+      KOKKOS_LAMBDA(const BatchedPolynomial& of, std::size_t at, std::size_t count) {
+        const T* const a = from + of.gram + at;
+        return lane_sum(count, [=](std::size_t i) { return square(a[i]); });
+      });
+  total_entries<1, Space, BatchedPolynomial>(
+      "ns_gram_norms", exec, batch.polynomials, {scratch.gram_squares.data()},
+      KOKKOS_LAMBDA(const BatchedPolynomial& of) { return of.pieces(); },
+      KOKKOS_LAMBDA(std::size_t i, const Kokkos::Array<double, 1>& total) {
+        factors(i) = norm_factor(total[0], eps * static_cast<double>(inverse(i)), add);
+      });
+}
+
+// Sets P = f a I + f^3 b A of every matrix with its factor f, and, where a step squares A, A = f^(5/2) A.
+template <class T, class Space>
+void form_first_polynomials(const Space& exec, const NewtonSchulzStep& step, const MuonBatch<Space>& batch,
+                            Vector<const float, Space> factors, Vector<T, Space> grams, Vector<T, Space> polynomials) {
+  const double a = step.a, b = step.b;
+  const bool squared = step.c != 0;
+  T *const gram = grams.data(), *const to = polynomials.data();
+  for_pieces<batch_piece, Space, BatchedPolynomial>(
+      "ns_polynomial", exec, batch.polynomials, batch.sizes.gram_chunks,
+      KOKKOS_LAMBDA(const BatchedPolynomial& of, std::size_t at, std::size_t count) {
+        const auto f = static_cast<double>(factors(of.number));
+        const double linear = b * f * f * f, half = f * f * Kokkos::sqrt(f);
+        for (std::size_t e = at; e < at + count; ++e) {
+          const bool diagonal = static_cast<std::uint32_t>(e) % (of.side + 1) == 0;
+          const auto value = static_cast<double>(static_cast<float>(gram[of.gram + e]));
+          to[of.polynomial + e] = T(static_cast<float>(linear * value + (diagonal ? a * f : 0.0)));
+          if (squared) gram[of.gram + e] = T(static_cast<float>(half * value));
+        }
+      });
+}
+
 // Sets P = a I + b A of every matrix; A lies in the memory of the stacks of X that is free.
 template <class T, class Space>
 void form_polynomials(const Space& exec, const NewtonSchulzStep& step, const MuonBatch<Space>& batch,
@@ -64,7 +99,7 @@ void form_polynomials(const Space& exec, const NewtonSchulzStep& step, const Muo
   const T* const from = grams.data();
   T* const to = polynomials.data();
   for_pieces<batch_piece, Space, BatchedPolynomial>(
-      "ns_polynomial", exec, batch.polynomials, batch.polynomial_pieces,
+      "ns_polynomial", exec, batch.polynomials, batch.sizes.gram_chunks,
       KOKKOS_LAMBDA(const BatchedPolynomial& of, std::size_t at, std::size_t count) {
         for (std::size_t e = at; e < at + count; ++e) {
           const bool diagonal = static_cast<std::uint32_t>(e) % (of.side + 1) == 0;
@@ -106,12 +141,11 @@ MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices, bool with_
       batch.stacks.push_back({0, s, l, all.wide, all.polynomials, own.wide, own.polynomials});
     ++batch.stacks.back().count;
     polynomials.push_back(
-        {batch.polynomial_pieces, s * s, static_cast<std::uint32_t>(s), matrix.wide, all.polynomials});
-    batch.polynomial_pieces += (s * s + batch_piece - 1) / batch_piece;
+        {all.gram_chunks, s * s, matrix.number, static_cast<std::uint32_t>(s), matrix.wide, all.polynomials});
     lines.push_back({batch.line_pieces, l, matrix});
     batch.line_pieces += (l + line_piece - 1) / line_piece;
-    all = {all.wide + own.wide, all.polynomials + own.polynomials, all.chunks + own.chunks, all.lines + own.lines,
-           all.matrices + 1};
+    all = {all.wide + own.wide,   all.polynomials + own.polynomials, all.chunks + own.chunks,
+           all.lines + own.lines, all.gram_chunks + own.gram_chunks, all.matrices + 1};
   }
   batch.table = table_in_space<Space>("sestina::batched_matrices", matrices);
   batch.polynomials = table_in_space<Space>("sestina::batched_polynomials", polynomials);
@@ -120,13 +154,22 @@ MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix> matrices, bool with_
   return batch;
 }
 
+template <class Space>
+void advance_momenta(const Space& exec, const MomentumStep& step, const MuonBatch<Space>& batch,
+                     Vector<double, Space> squares) {
+  if (batch.matrices.empty()) return;
+  sum_table_pieces<reduce_chunk, Space, BatchedMatrix>(
+      "momenta", exec, batch.table, squares, KOKKOS_LAMBDA(const BatchedMatrix& of, std::size_t at, std::size_t count) {
+        return advance_elements(step, of, at, count);
+      });
+}
+
 template <class T, class Space>
 Vector<const T, Space> batched_newton_schulz(const Space& exec, Gemm<Space>& gemm, const NewtonSchulz& ns,
                                              const MomentumStep& momentum, const MuonBatch<Space>& batch,
                                              const MuonBatchScratch<T, Space>& scratch) {
   Vector<T, Space> x = scratch.x, y = scratch.y;
   if (batch.matrices.empty()) return x;
-  advance_momenta<Space>(exec, momentum, batch, scratch.squares);
   inverse_norms<Space>(exec, ns, batch, scratch.squares, scratch.inverse);
   normalize_batch<T, Space>(exec, momentum, batch, scratch.inverse, x);
   for (const NewtonSchulzStep& step : ns.steps) {
@@ -138,7 +181,12 @@ Vector<const T, Space> batched_newton_schulz(const Space& exec, Gemm<Space>& gem
       gemm.template batch<T, T>(s.count, {s.wide_apart, s.wide_apart, s.wide_apart}, Op::none, Op::transpose, 1, on.x,
                                 on.x, 0, on.gram);
     });
-    form_polynomials<T, Space>(exec, step, batch, y, scratch.polynomials);
+    if (ns.gram_norm && &step == ns.steps.data()) {
+      gram_norm_factors<T, Space>(exec, ns, batch, y, scratch);
+      form_first_polynomials<T, Space>(exec, step, batch, scratch.factors, y, scratch.polynomials);
+    } else {
+      form_polynomials<T, Space>(exec, step, batch, y, scratch.polynomials);
+    }
     each_stack([&](const MatrixStack& s, const StackOperands<T, Space>& on) {
       if (step.c != 0)
         gemm.template batch<T, T>(s.count, {s.wide_apart, s.wide_apart, s.polynomial_apart}, Op::none, Op::transpose,
@@ -163,9 +211,11 @@ void move_batch(const Space& exec, const WeightMove& move, const MuonBatch<Space
                                                                   const MomentumStep&, const MuonBatch<Space>&,    \
                                                                   const MuonBatchScratch<T, Space>&);              \
   template void move_batch<T, Space>(const Space&, const WeightMove&, const MuonBatch<Space>&, Vector<const T, Space>);
-#define SESTINA_MUON_BATCHES(Space)                                                   \
-  template MuonBatch<Space> make_muon_batch<Space>(std::vector<BatchedMatrix>, bool); \
-  SESTINA_MUON_BATCH(Space, float)                                                    \
+#define SESTINA_MUON_BATCHES(Space)                                                                \
+  template MuonBatch<Space> make_muon_batch<Space>(std::vector<BatchedMatrix>, bool);              \
+  template void advance_momenta<Space>(const Space&, const MomentumStep&, const MuonBatch<Space>&, \
+                                       Vector<double, Space>);                                     \
+  SESTINA_MUON_BATCH(Space, float)                                                                 \
   SESTINA_MUON_BATCH(Space, bf16)
 SESTINA_INSTANTIATE_LANES(SESTINA_MUON_BATCHES)
 

@@ -10,6 +10,8 @@
 //   Y = P X         and X and Y change places
 // A has the memory of Y, which is written last. Newton-Schulz of one matrix (newton_schulz.hpp) does the same sums, but
 // rounds a I + b A with the rest of P; in bf16 both differ by a rounding of P. Momentum and norm have the same bits.
+// Where the norm is that of the Gram matrix, the first step is that of f X: P = f a I + f^3 b A takes f in, and A
+// becomes f^(5/2) A before it is multiplied by itself, so that a call of the library still serves all of one shape.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -27,11 +29,11 @@ namespace sestina {
 // From this side on Gram matrices are worth the tiles of Gemm::symmetric, and a matrix keeps a device busy by itself.
 inline constexpr std::size_t unbatched_side = 8192;
 
-// Returns whether matrices are iterated in batches: those of a plain iteration, with the norm of Frobenius and nothing
-// done to the rows before or to the norm after it.
+// Returns whether matrices are iterated in batches: those of a plain iteration, with nothing done to the rows before or
+// to the norm after it.
 inline bool is_batched(const NewtonSchulz& ns, std::size_t rows, std::size_t cols) {
   const std::size_t s = std::min(rows, cols), l = std::max(rows, cols);
-  return s > 0 && s < unbatched_side && l < (std::size_t{1} << 31) / s && !takes_gram_form(ns, s, l) && !ns.gram_norm &&
+  return s > 0 && s < unbatched_side && l < (std::size_t{1} << 31) / s && !takes_gram_form(ns, s, l) &&
          !ns.equal_rows && !ns.snap;
 }
 
@@ -70,11 +72,14 @@ struct BatchedLines {
   BatchedMatrix of;
 };
 
-// Of one matrix the polynomial of a step, in pieces as numbered by `first`.
+// Of one matrix the polynomial of a step, in pieces as numbered by `first`, which are chunks of sums.
 struct BatchedPolynomial {
   std::size_t first = 0, elements = 0;  // side^2
+  std::size_t number = 0;               // of the matrix
   std::uint32_t side = 0;
   std::size_t gram = 0, polynomial = 0;  // elements before it in the stacks of X, of P
+
+  KOKKOS_INLINE_FUNCTION EntryRange pieces() const { return {first, chunk_count(elements)}; }
 };
 
 // Matrices of one wide form (short_side, long_side), one after another.
@@ -91,9 +96,10 @@ struct BatchSizes {
   static constexpr std::size_t aligned(std::size_t n) { return (n + step - 1) / step * step; }
   static BatchSizes of_one(std::size_t rows, std::size_t cols) {
     const std::size_t s = std::min(rows, cols);
-    return {aligned(rows * cols), aligned(s * s), chunk_count(rows * cols), std::max(rows, cols), 1};
+    return {aligned(rows * cols), aligned(s * s),     chunk_count(rows * cols),
+            std::max(rows, cols), chunk_count(s * s), 1};
   }
-  std::size_t wide = 0, polynomials = 0, chunks = 0, lines = 0, matrices = 0;
+  std::size_t wide = 0, polynomials = 0, chunks = 0, lines = 0, gram_chunks = 0, matrices = 0;
 };
 
 template <class Space>
@@ -101,7 +107,7 @@ struct MuonBatch {
   std::vector<BatchedMatrix> matrices;
   std::vector<MatrixStack> stacks;
   BatchSizes sizes;
-  std::size_t polynomial_pieces = 0, line_pieces = 0;
+  std::size_t line_pieces = 0;
   Kokkos::View<BatchedMatrix*, typename Space::memory_space> table;
   Kokkos::View<BatchedLines*, typename Space::memory_space> lines;
   Kokkos::View<BatchedPolynomial*, typename Space::memory_space> polynomials;
@@ -110,15 +116,17 @@ struct MuonBatch {
 // Memory of an update: of a batch at most the sum over its matrices of what each takes as a batch by itself.
 template <class T, class Space>
 struct MuonBatchScratch {
-  MuonBatchScratch(Workspace<Space>& workspace, const BatchSizes& n)
+  MuonBatchScratch(Workspace<Space>& workspace, const NewtonSchulz& ns, const BatchSizes& n)
       : x(workspace.template take<T>(n.wide)),
         y(workspace.template take<T>(n.wide)),
         polynomials(workspace.template take<T>(n.polynomials)),
         squares(workspace.template take<double>(n.chunks)),
-        inverse(workspace.template take<float>(n.matrices)) {}
+        gram_squares(workspace.template take<double>(ns.gram_norm ? n.gram_chunks : 0)),
+        inverse(workspace.template take<float>(n.matrices)),
+        factors(workspace.template take<float>(ns.gram_norm ? n.matrices : 0)) {}
   Vector<T, Space> x, y, polynomials;
-  Vector<double, Space> squares;  // of u, by chunks of all matrices
-  Vector<float, Space> inverse;   // of the norm of each
+  Vector<double, Space> squares, gram_squares;  // of u, and of Gram matrices, by chunks of all matrices
+  Vector<float, Space> inverse, factors;        // of the norm of each, and from that to the norm of its Gram matrix
 };
 
 // Makes the tables of a batch, with that of lines where they have moments; matrices of one wide form that follow one
@@ -126,8 +134,12 @@ struct MuonBatchScratch {
 template <class Space>
 MuonBatch<Space> make_muon_batch(std::vector<BatchedMatrix>, bool with_lines = false);
 
-// Advances the momenta (MomentumStep) and orthogonalises u of every matrix. Returns the stacks of the results in wide
-// form, in the scratch. Does not fence.
+// Advances the momenta of all matrices and sums the squares of u by chunks (MomentumStep). Does not fence.
+template <class Space>
+void advance_momenta(const Space&, const MomentumStep&, const MuonBatch<Space>&, Vector<double, Space> squares);
+
+// Orthogonalises u = p G + q M (MomentumStep) of every matrix, whose squares are in the scratch. Returns the stacks of
+// the results in wide form, in the scratch. Does not fence.
 template <class T, class Space>
 Vector<const T, Space> batched_newton_schulz(const Space&, Gemm<Space>&, const NewtonSchulz&, const MomentumStep&,
                                              const MuonBatch<Space>&, const MuonBatchScratch<T, Space>&);

@@ -1,5 +1,5 @@
 // SOAP-Muon against its published rule, written out in double; where it comes down to Muon; the keys of its directions.
-#include "core/optimizer/methods/soap_muon.hpp"
+#include "core/optimizer/methods/soap_muon/soap_muon.hpp"
 
 #include <numeric>
 

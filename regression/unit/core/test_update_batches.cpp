@@ -137,6 +137,21 @@ TYPED_TEST(UpdateBatches, GiveItInOtherFormsToo) {
   expect_same_updates<TypeParam>(batch_options("muon", {{"nesterov", 0}}, {{"ns_set", "cubic5"}}), false, larger);
   expect_same_updates<TypeParam>(
       batch_options("muon", {{"ns_eps", 0.25}}, {{"scale", "original"}, {"ns_normalize", "add"}}), false, larger);
+  for (const bool in_bf16 : {false, true})
+    for (const char* set : {"simple", "cubic5"})
+      expect_same_updates<TypeParam>(batch_options("muon", {}, {{"ns_norm", "gram"}, {"ns_set", set}}), in_bf16,
+                                     most_batch_scratch);
+}
+
+// Bases, factors and second moments follow gradients alone: they have the bits of single updates on a host.
+TYPED_TEST(UpdateBatches, MakeRotatedDirectionsOrthogonalAsSingleUpdatesDo) {
+  for (const bool in_bf16 : {false, true}) {
+    MatrixOptions options = batch_options("soap-muon");
+    expect_same_updates<TypeParam>(options, in_bf16, most_batch_scratch);
+    options = batch_options("soap-muon", {{"ns_eps", 0.25}}, {{"ns_norm", "frobenius"}, {"matmul_precision", "tf32"}});
+    options.refresh_every = 3;
+    expect_same_updates<TypeParam>(options, in_bf16, scratch_in_batch<TypeParam>(options, in_bf16, 70, 90, false));
+  }
 }
 
 TYPED_TEST(UpdateBatches, TellOfNumbersThatAreNot) {
@@ -304,6 +319,10 @@ TYPED_TEST(UpdateBatches, TakeOneLaunchOfEachPass) {
                                {"inverse_roots", "average_squares", "line_squares", "scale_lines", "average_momenta",
                                 "divide_by_root", "move_weights"},
                                alone);
+  expect_one_launch<TypeParam>(batch_options("soap-muon"), 2,
+                               {"momenta", "form_blends", "divide_moments", "match_squares", "match_factors",
+                                "match_scale", "ns_gram_squares", "ns_gram_norms", "ns_normalize", "muon_move"},
+                               {"momentum", "form_blend", "divide_moment", "match_own", "ns_gram_norm", "ns_copy"});
   expect_one_launch<TypeParam>(shampoo_options({{"max_dim", 32}}), 3,
                                {"filter", "graft_squares", "graft_factors", "move_weights"},
                                {"graft_factor", "scale_block", "move_weight"});
@@ -333,7 +352,7 @@ TEST(UpdateBatchesOfARange, LeaveOutWhatGoesAlone) {
   EXPECT_EQ(scratch(plain, 24, 40, true), 0u);
   EXPECT_EQ(scratch(plain, 8192, 8192), 0u);
   EXPECT_EQ(scratch(batch_options("muon", {}, {{"ns_form", "gram"}})), 0u);
-  EXPECT_EQ(scratch(batch_options("muon", {}, {{"ns_norm", "gram"}})), 0u);
+  EXPECT_GT(scratch(batch_options("muon", {}, {{"ns_norm", "gram"}})), scratch(plain));
   EXPECT_EQ(scratch(batch_options("muon", {{"norm_snap", 1}})), 0u);
   EXPECT_EQ(scratch(batch_options("muon", {{"row_equilibration", 1}})), 0u);
   EXPECT_EQ(scratch(batch_options("galore")), 0u);
@@ -356,6 +375,9 @@ TEST(UpdateBatchesOfARange, LeaveOutRotationsThatGoAlone) {
   EXPECT_EQ(scratch(soap_options({{"normalize", 1}})), 0u);
   EXPECT_EQ(scratch(soap_options({{"factor_bias_correction", 1}})), 0u);
   EXPECT_EQ(scratch(soap_options(), 8192, 40), 0u);
+  EXPECT_GT(scratch(batch_options("soap-muon")), 3 * 24 * 40 * sizeof(float));
+  EXPECT_EQ(scratch(batch_options("soap-muon", {}, {{"ns_form", "gram"}})), 0u);
+  EXPECT_EQ(scratch(batch_options("soap-muon", {}, {{"matmul_precision", "bf16"}})), 0u);
   MatrixOptions paged = soap_options();
   paged.tier = Tier::host;
   EXPECT_EQ(scratch(paged), 0u);

@@ -67,6 +67,16 @@ TYPED_TEST(Decomposition, QrIsThinOrCompletesTheBasis) {
     for (std::size_t i = 0; i < s.p; ++i)
       for (std::size_t j = 0; j < std::min(i, s.n); ++j) below = std::max(below, std::abs(r(i, j)));
     EXPECT_LE(below, 20 * double(s.m) * epsilon<T>);  // entries of a are about 1
+
+    Array columns(s.p, s.m);
+    for (std::size_t j = 0; j < s.n; ++j)
+      for (std::size_t i = 0; i < s.m; ++i) columns(j, i) = a(i, j);
+    const Field<T, Exec> in_place(columns);
+    Workspace<Exec> less(bytes_taken<Exec>(
+        [&](auto& counter) { Solver<Exec>::template declare_qr_columns<T>(counter, s.m, s.n, s.p); }));
+    ASSERT_TRUE(Solver<Exec>(Exec()).template qr_columns<T>(s.n, in_place.matrix(), less));
+    EXPECT_EQ(less.peak(), less.capacity());
+    expect_same(transposed(in_place.get()), q.get(), "Q in place");
   }
 }
 
@@ -123,7 +133,7 @@ TEST(Decomposition, BitsDoNotDependOnTheThreadCountWhichStaysAsItWas) {
 
 TEST(Columns, DotsOrderPermutationAndSigns) {
   const Array a = random_array(7, 70, 1), b = random_array(7, 70, 2);
-  const Field<double, Host> x(a), y(b), dots(1, 70), sorted(7, 70);
+  const Field<double, Host> x(a), y(b), dots(1, 70);
   column_dots<Host, double>(Host(), x.read(), y.read(), dots.vector());
   for (std::size_t j = 0; j < 70; ++j) {
     double want = 0;
@@ -132,15 +142,17 @@ TEST(Columns, DotsOrderPermutationAndSigns) {
   }
   Array keys(1, 5);
   keys.values = {1, 3, 2, 3, -4};
-  const Field<double, Host> key(keys), few(random_array(2, 5, 3)), moved(2, 5);
+  const Field<double, Host> key(keys), few(random_array(2, 5, 3)), moved(5, 2), turned(70, 7);
   const Indices<Host> order({0, 0, 0, 0, 0});
   const Vector<std::int32_t, Host> to(const_cast<std::int32_t*>(order.vector().data()), 5);
   order_falling<Host>(Host(), key.read_vector(), to);
   const int want[] = {1, 3, 2, 0, 4};
-  permute_columns<Host, double>(Host(), few.read(), to, moved.matrix());
+  columns_as_rows<Host, double>(Host(), few.read(), to, moved.matrix());
+  columns_as_rows<Host, double>(Host(), x.read(), {}, turned.matrix());
+  expect_same(turned.get(), transposed(x.get()), "columns as they come");
   for (std::size_t j = 0; j < 5; ++j) {
     EXPECT_EQ(to(j), want[j]);
-    for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(moved.get()(i, j), few.get()(i, want[j]));
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(moved.get()(j, i), few.get()(i, want[j]));
   }
   Array signs(2, 3);
   signs.values = {1, -3, 2, -2, 1, -2};

@@ -93,13 +93,14 @@ void KlUpdates<Space>::update_with_second_moments(Stream<Space>& stream, const U
 template <class Space>
 void KlUpdates<Space>::rotate_gradients(Stream<Space>& stream, double gradient_scale) const {
   for (const auto& group : groups_.groups())
-    groups_.rotate(stream.gemm, group, static_cast<float>(gradient_scale), group.gradient, half, rotated);
+    groups_.rotate(stream.gemm, group, static_cast<float>(gradient_scale), groups_.read(group.gradient), half, rotated);
 }
 
 template <class Space>
 void KlUpdates<Space>::rotate_momenta(Stream<Space>& stream, double gradient_scale) const {
   average_momenta<Space>(stream.exec, rule_.beta1, gradient_scale, batch_);
-  for (const auto& group : groups_.groups()) groups_.rotate(stream.gemm, group, 1, group.momentum, half, rotated);
+  for (const auto& group : groups_.groups())
+    groups_.rotate(stream.gemm, group, 1, groups_.read(group.momentum), half, rotated);
 }
 
 // As KlFactors::accumulate.

@@ -65,16 +65,7 @@ template <class Space>
 void RotatedUpdates<Space>::update_factors(Stream<Space>& stream, double gradient_scale) const {
   if (rule_.from_momentum) return;
   const ProductPrecision<Space> precision(stream.gemm, rule_.precision);
-  const auto alpha = static_cast<float>((1 - rule_.factor_beta) * (gradient_scale * gradient_scale)),
-             beta = static_cast<float>(rule_.factor_beta);
-  for (const auto& group : groups_.groups()) {
-    const MatrixList<const float, Space> g = groups_.read(group.gradient);
-    const auto accumulate = [&](Op op, std::size_t factor) {
-      stream.gemm.template symmetric<float, float>(op, alpha, g, beta, groups_.written(factor));
-    };
-    if (group.left) accumulate(Op::none, group.left_factor);
-    if (group.right) accumulate(Op::transpose, group.right_factor);
-  }
+  groups_.accumulate(stream.gemm, rule_.factor_beta, (1 - rule_.factor_beta) * (gradient_scale * gradient_scale));
 }
 
 template <class Space>
@@ -88,8 +79,9 @@ void RotatedUpdates<Space>::update_weights(Stream<Space>& stream, const UpdateNu
   const FlatStacks places = FlatScratch<Space>(stream.workspace, stacks, batch_.elements).stacks;
   const ProductPrecision<Space> precision(stream.gemm, rule_.precision);
   for (const auto& group : groups_.groups()) {
-    groups_.rotate(stream.gemm, group, static_cast<float>(shared.gradient_scale), group.gradient, scratch, rotated);
-    groups_.rotate(stream.gemm, group, 1, group.momentum, scratch, moves);
+    groups_.rotate(stream.gemm, group, static_cast<float>(shared.gradient_scale), groups_.read(group.gradient), scratch,
+                   rotated);
+    groups_.rotate(stream.gemm, group, 1, groups_.read(group.momentum), scratch, moves);
   }
   rotated_adam<Space>(stream.exec, rule_.adam, batch_, places, rotated, moves);
   for (const auto& group : groups_.groups()) groups_.rotate_back(stream.gemm, group, moves, scratch);

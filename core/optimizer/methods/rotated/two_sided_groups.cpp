@@ -62,13 +62,13 @@ void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatSta
 }
 
 template <class Space>
-void TwoSidedGroups<Space>::rotate(Gemm<Space>& gemm, const Group& on, float alpha, std::size_t x, std::size_t half,
-                                   std::size_t out) const {
+void TwoSidedGroups<Space>::rotate(Gemm<Space>& gemm, const Group& on, float alpha,
+                                   const MatrixList<const float, Space>& x, std::size_t half, std::size_t out) const {
   constexpr Op none = Op::none, turned = Op::transpose;
   const MatrixList<float, Space> to = stack(on, out), between = on.left ? stack(on, half) : to;
-  if (on.right) gemm.template batch<float, float>(none, none, alpha, read_[x], read_[on.right_basis], 0, between);
+  if (on.right) gemm.template batch<float, float>(none, none, alpha, x, read_[on.right_basis], 0, between);
   if (!on.left) return;
-  const MatrixList<const float, Space> from = on.right ? between.read() : read_[x];
+  const MatrixList<const float, Space> from = on.right ? between.read() : x;
   gemm.template batch<float, float>(turned, none, on.right ? 1 : alpha, read_[on.left_basis], from, 0, to);
 }
 
@@ -81,6 +81,19 @@ void TwoSidedGroups<Space>::rotate_back(Gemm<Space>& gemm, const Group& on, std:
     std::swap(from, to);
   }
   if (on.left) gemm.template batch<float, float>(none, none, 1, read_[on.left_basis], from.read(), 0, to);
+}
+
+template <class Space>
+void TwoSidedGroups<Space>::accumulate(Gemm<Space>& gemm, double keep, double add) const {
+  const auto alpha = static_cast<float>(add), beta = static_cast<float>(keep);
+  for (const Group& group : groups_) {
+    const MatrixList<const float, Space> g = read_[group.gradient];
+    const auto symmetric = [&](Op op, std::size_t factor) {
+      gemm.template symmetric<float, float>(op, alpha, g, beta, written_[factor]);
+    };
+    if (group.left) symmetric(Op::none, group.left_factor);
+    if (group.right) symmetric(Op::transpose, group.right_factor);
+  }
 }
 
 #define SESTINA_TWO_SIDED_GROUPS(Space) template class TwoSidedGroups<Space>;

@@ -37,11 +37,14 @@ class TwoSidedGroups {
     return written_[group.first_stack + number];
   }
 
-  // Computes out = alpha Ql^T X Qr for the list x of read(); half and out are stacks. Where both sides are on, half is
+  // Computes out = alpha Ql^T X Qr; half and out are stacks, of which X is none. Where both sides are on, half is
   // alpha X Qr.
-  void rotate(Gemm<Space>&, const Group&, float alpha, std::size_t x, std::size_t half, std::size_t out) const;
+  void rotate(Gemm<Space>&, const Group&, float alpha, const MatrixList<const float, Space>& x, std::size_t half,
+              std::size_t out) const;
   // Computes Ql D Qr^T of stack d, which is used up; the result is in d where both sides are on, else in `other`.
   void rotate_back(Gemm<Space>&, const Group&, std::size_t d, std::size_t other) const;
+  // TwoSided::accumulate of the gradients of all matrices.
+  void accumulate(Gemm<Space>&, double keep, double add) const;
 
  private:
   std::vector<const TwoSided<Space>*> sides_;
