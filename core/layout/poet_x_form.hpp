@@ -37,11 +37,11 @@ struct PoetScratch {
     return (n * width + alignment - 1) / alignment * alignment;
   }
   // Returns the bytes for n rows through a matrix (out, in), forward or backward: two sheets of the wider side, both
-  // rotations, and what makes them.
+  // rotations, and what makes both at once.
   std::size_t pass(const PoetOptions& s, std::size_t n, std::size_t out, std::size_t in) const {
     const std::size_t wide = std::max(out, in);
     return 2 * piece(n * wide, element) + piece(s.turned(in) * s.block, element) +
-           piece(s.turned(out) * s.block, element) + 5 * piece(s.turned(wide) * s.block, accumulate) +
+           piece(s.turned(out) * s.block, element) + 5 * piece((s.turned(out) + s.turned(in)) * s.block, accumulate) +
            (s.group > 0 ? piece(out * in, element) : 0);
   }
   // Returns the bytes of a merge: a copy of the base as it was, two tiles of rows, both rotations and what makes them,

@@ -39,6 +39,21 @@ Matrix<E, Exec> rotation(const ProductSpace<Exec>& s, const PoetOptions& options
   return blocks;
 }
 
+// Returns room for the blocks of both sides, in scratch of the caller's frame.
+template <class E, class Exec, class T>
+PoetBlocks<Exec, E> take_blocks(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w) {
+  const std::size_t in = options.turned_by(w.rotation_in.extent(0)), out = options.turned_by(w.rotation_out.extent(0));
+  return {s.workspace.template take<E>(in + out, options.block), in};
+}
+// Returns the blocks of both sides, by one series.
+template <class E, class Exec, class T>
+PoetBlocks<Exec, E> both_rotations(const ProductSpace<Exec>& s, const PoetOptions& options,
+                                   const PoetWeight<Exec, T>& w) {
+  const PoetBlocks<Exec, E> blocks = take_blocks<E>(s, options, w);
+  cayley_neumann<Exec, E>(s.exec, s.gemm, s.workspace, options.fourth, {w.rotation_in, w.rotation_out}, blocks.all);
+  return blocks;
+}
+
 // Returns the base as values, in scratch of the caller's frame where codes are kept.
 template <class Exec, class T>
 Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions& options,
@@ -50,13 +65,13 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions
   return values;
 }
 
-// Computes c (N, out) from x, by way of two sheets; c may lie in the first one.
+// Computes c (N, out) from x and the blocks of the inputs, by way of two sheets; c may lie in the first one.
 template <class Exec, class T>
 void inner_product(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
-                   Matrix<const T, Exec> x, const Vector<T, Exec>& first, const Matrix<T, Exec>& a,
-                   const Matrix<T, Exec>& c) {
+                   Matrix<const T, Exec> blocks, Matrix<const T, Exec> x, const Vector<T, Exec>& first,
+                   const Matrix<T, Exec>& a, const Matrix<T, Exec>& c) {
   auto frame = s.workspace.frame();
-  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, rotation<T>(s, options, w.rotation_in), first, a);
+  put_times_blocks<Exec, T>(s.exec, s.gemm, x, w.perm_in, Op::none, blocks, first, a);
   s.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, a, base_values(s, options, w), 0, c);
 }
 
@@ -76,7 +91,9 @@ void for_sides(const ProductSpace<Exec>& s, const PoetOptions& options, const Po
   Matrix<const T, Exec> c = in.kept;
   if (in.kept.size() == 0) {
     const Matrix<T, Exec> again = sheets.of(first, w.rows());
-    inner_product<Exec, T>(s, options, w, in.x, first, sheets.of(second, w.cols()), again);
+    auto inner = s.workspace.frame();
+    inner_product<Exec, T>(s, options, w, rotation<T>(s, options, w.rotation_in), in.x, first,
+                           sheets.of(second, w.cols()), again);
     c = again;
   }
   const Matrix<T, Exec> g = sheets.of(second, w.rows());
@@ -194,6 +211,14 @@ class PutBase {
   Matrix<A, Exec> held_;
 };
 
+// Sets, or adds to, the gradients of both rotations from those of the blocks, which are used up.
+template <class Exec, class A, class T>
+void rotations_from_blocks(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
+                           const PoetBlocks<Exec, A>& d, bool accumulate, const PackedBlocks<Exec, A>& d_rotations) {
+  cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, {w.rotation_in, w.rotation_out}, d.all,
+                                   accumulate, d_rotations);
+}
+
 }  // namespace
 
 template <class Exec, class T>
@@ -203,9 +228,9 @@ void poet_forward(const ProductSpace<Exec>& s, const PoetOptions& options, const
   Sheets<Exec, T> sheets(s.workspace, x.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> c = kept.size() > 0 ? kept : sheets.of(first, w.rows());
-  inner_product<Exec, T>(s, options, w, x, first, sheets.of(second, w.cols()), c);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, rotation<T>(s, options, w.rotation_out), w.perm_out, false,
-                             second, y);
+  const PoetBlocks<Exec, T> blocks = both_rotations<T>(s, options, w);
+  inner_product<Exec, T>(s, options, w, blocks.in(), x, first, sheets.of(second, w.cols()), c);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, c, Op::none, blocks.out(), w.perm_out, false, second, y);
 }
 
 template <class Exec, class T>
@@ -215,11 +240,10 @@ void poet_backward_input(const ProductSpace<Exec>& s, const PoetOptions& options
   Sheets<Exec, T> sheets(s.workspace, dy.extent(0), w);
   const Vector<T, Exec> first = sheets.sheet(), second = sheets.sheet();
   const Matrix<T, Exec> dc = sheets.of(second, w.rows());
-  put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose, rotation<T>(s, options, w.rotation_out),
-                            first, dc);
+  const PoetBlocks<Exec, T> blocks = both_rotations<T>(s, options, w);
+  put_times_blocks<Exec, T>(s.exec, s.gemm, dy, w.perm_out, Op::transpose, blocks.out(), first, dc);
   s.gemm.template operator()<T, T>(Op::none, Op::none, 1, dc, base_values(s, options, w), 0, d_inner);
-  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, rotation<T>(s, options, w.rotation_in), w.perm_in,
-                             add, first, dx);
+  times_blocks_take<Exec, T>(s.exec, s.gemm, d_inner, Op::transpose, blocks.in(), w.perm_in, add, first, dx);
 }
 
 template <class Exec, class T>
@@ -228,14 +252,10 @@ void poet_backward_rotations(const ProductSpace<Exec>& s, const PoetOptions& opt
                              Matrix<const T, Exec> d_inner, bool accumulate, Vector<Acc<T>, Exec> d_rotation_in,
                              Vector<Acc<T>, Exec> d_rotation_out) {
   using A = Acc<T>;
-  for_sides<Exec, T>(s, options, w, {dy, x, kept, d_inner}, [&](const auto& left, const auto& right, bool output) {
-    auto inner = s.workspace.frame();
-    const Vector<A, Exec>& theta = output ? w.rotation_out : w.rotation_in;
-    const Matrix<A, Exec> d = s.workspace.template take<A>(options.turned_by(theta.extent(0)), options.block);
-    diagonal_blocks<Exec, T>(s.gemm, left, right, false, d);
-    cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, theta, d, accumulate,
-                                     output ? d_rotation_out : d_rotation_in);
-  });
+  auto frame = s.workspace.frame();
+  const PoetBlocks<Exec, A> d = take_blocks<A>(s, options, w);
+  poet_backward_blocks<Exec, T>(s, options, w, dy, x, kept, d_inner, false, d);
+  rotations_from_blocks<Exec, A, T>(s, options, w, d, accumulate, {d_rotation_in, d_rotation_out});
 }
 
 template <class Exec, class T>
@@ -243,7 +263,7 @@ void poet_backward_blocks(const ProductSpace<Exec>& s, const PoetOptions& option
                           Matrix<const T, Exec> dy, Matrix<const T, Exec> x, Matrix<const T, Exec> kept,
                           Matrix<const T, Exec> d_inner, bool accumulate, const PoetBlocks<Exec, Acc<T>>& d) {
   for_sides<Exec, T>(s, options, w, {dy, x, kept, d_inner}, [&](const auto& left, const auto& right, bool output) {
-    diagonal_blocks<Exec, T>(s.gemm, left, right, accumulate, output ? d.out : d.in);
+    diagonal_blocks<Exec, T>(s.gemm, left, right, accumulate, output ? d.out() : d.in());
   });
 }
 
@@ -251,11 +271,7 @@ template <class Exec, class T>
 void poet_rotations_from_blocks(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
                                 const PoetBlocks<Exec, Acc<T>>& d, Vector<Acc<T>, Exec> d_rotation_in,
                                 Vector<Acc<T>, Exec> d_rotation_out) {
-  using A = Acc<T>;
-  cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, w.rotation_out, d.out, false,
-                                   d_rotation_out);
-  cayley_neumann_backward<Exec, A>(s.exec, s.gemm, s.workspace, options.fourth, w.rotation_in, d.in, false,
-                                   d_rotation_in);
+  rotations_from_blocks<Exec, Acc<T>, T>(s, options, w, d, false, {d_rotation_in, d_rotation_out});
 }
 
 template <class Exec, class T>

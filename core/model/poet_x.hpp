@@ -66,7 +66,12 @@ void poet_backward_rotations(const ProductSpace<Exec>&, const PoetOptions&, cons
 // of their gradients but for rounding. One pass through both parts has the bits of poet_backward_rotations.
 template <class Exec, class A>
 struct PoetBlocks {
-  Matrix<A, Exec> in, out;
+  Matrix<A, Exec> all;  // those of the inputs, and behind them those of the outputs
+  std::size_t rows_in;  // of the first ones
+  Matrix<A, Exec> in() const { return Matrix<A, Exec>(all.data(), rows_in, all.extent(1)); }
+  Matrix<A, Exec> out() const {
+    return Matrix<A, Exec>(all.data() + rows_in * all.extent(1), all.extent(0) - rows_in, all.extent(1));
+  }
 };
 // Sets, or adds to, the gradients of the blocks of both sides.
 template <class Exec, class T>

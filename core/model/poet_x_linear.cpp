@@ -97,8 +97,7 @@ class PoetLinear final : public LinearForm<Exec, T> {
   static PoetBlocks<Exec, A> blocks(const PoetOptions& s, const PoetWeight<Exec, T>& views,
                                     const FormedWeight& gradient) {
     const std::size_t out = s.turned_by(views.rotation_out.extent(0)), in = s.turned_by(views.rotation_in.extent(0));
-    auto* const first = static_cast<A*>(gradient.sums);
-    return {Matrix<A, Exec>(first, in, s.block), Matrix<A, Exec>(first + in * s.block, out, s.block)};
+    return {Matrix<A, Exec>(static_cast<A*>(gradient.sums), in + out, s.block), in};
   }
   static PoetWeight<Exec, T> weight(const Context<Exec>& c, const FormedWeight& w) {
     const PoetOptions s = setting(c);

@@ -51,8 +51,8 @@ void start_gradient(const Exec& exec, A k, Matrix<const A, Exec> n, Matrix<const
 
 // Sums the series of any number of blocks (n, b); all matrices but the last are scratch.
 template <class Exec, class A>
-void series(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Exec> theta, Matrix<A, Exec> q, Matrix<A, Exec> q2,
-            Matrix<A, Exec> sum) {
+void series(const Exec& exec, Gemm<Exec>& gemm, A k, const PackedBlocks<Exec, const A>& theta, Matrix<A, Exec> q,
+            Matrix<A, Exec> q2, Matrix<A, Exec> sum) {
   unpack_skew<Exec, A>(exec, theta, q);
   block_pairs<Exec, A>(gemm, 1, q, q, 0, q2);
   start_series<Exec, A>(exec, k, q2, q, sum);
@@ -65,8 +65,9 @@ struct GradientScratch {
   Matrix<A, Exec> q, q2, n, left;
 };
 template <class Exec, class A>
-void series_gradient(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Exec> theta,
-                     const GradientScratch<Exec, A>& s, Matrix<A, Exec> d_g, bool accumulate, Vector<A, Exec> d_theta) {
+void series_gradient(const Exec& exec, Gemm<Exec>& gemm, A k, const PackedBlocks<Exec, const A>& theta,
+                     const GradientScratch<Exec, A>& s, Matrix<A, Exec> d_g, bool accumulate,
+                     const PackedBlocks<Exec, A>& d_theta) {
   unpack_skew<Exec, A>(exec, theta, s.q);
   block_pairs<Exec, A>(gemm, 1, s.q, s.q, 0, s.q2);
   // Here and below Q^T = -Q and Q2^T = Q2.
@@ -78,7 +79,7 @@ void series_gradient(const Exec& exec, Gemm<Exec>& gemm, A k, Vector<const A, Ex
   pack_skew<Exec, A>(exec, d_g, accumulate, d_theta);
 }
 
-// The blocks of one side, taken separately by the lanes of a host: what a lane computes stays in its cache from theta
+// Blocks taken separately by the lanes of a host: what a lane computes stays in its cache from theta
 // to G (three blocks of 256 in float are 768 kB).
 template <class Exec, class A>
 class Blocks {
@@ -91,8 +92,8 @@ class Blocks {
     return Matrix<E, Serial>(x.data() + block * b_ * b_, b_, b_);
   }
   template <class E>
-  Vector<E, Serial> of(const Vector<E, Exec>& theta, std::size_t block) const {
-    return Vector<E, Serial>(theta.data() + block * skew_elements(b_), skew_elements(b_));
+  Vector<E, Serial> of(const PackedBlocks<Exec, E>& theta, std::size_t block) const {
+    return Vector<E, Serial>(theta.block(block, skew_elements(b_)), skew_elements(b_));
   }
 
  private:
@@ -101,8 +102,8 @@ class Blocks {
 
 // Sums the series of all blocks, either in sweeps over the memory of all or block by block.
 template <class Exec, class A>
-void all_series(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, A k, Vector<const A, Exec> theta,
-                Matrix<A, Exec> g) {
+void all_series(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, A k,
+                const PackedBlocks<Exec, const A>& theta, Matrix<A, Exec> g) {
   const std::size_t n = g.extent(0), b = g.extent(1);
   const auto take = [&](std::size_t rows) { return workspace.template take<A>(rows, b); };
   if constexpr (is_host<Exec>) {
@@ -124,13 +125,13 @@ void all_series(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, 
 }  // namespace
 
 template <class Exec, class A>
-void unpack_skew(const Exec& exec, Vector<const A, Exec> theta, Matrix<A, Exec> q) {
+void unpack_skew(const Exec& exec, PackedBlocks<Exec, const A> theta, Matrix<A, Exec> q) {
   const std::size_t n = q.extent(0), b = q.extent(1);
-  require_packed(n, b, theta.extent(0));
+  require_packed(n, b, theta.elements());
   const std::size_t block = skew_elements(b);
   for_elements(
       "unpack_skew", exec, n, b, KOKKOS_LAMBDA(std::size_t row, std::size_t begin, std::size_t end) {
-        const A* upper = theta.data() + row / b * block;
+        const A* upper = theta.block(row / b, block);
         const std::size_t i = row % b;
         for (std::size_t j = begin; j < Kokkos::min(end, i); ++j) q(row, j) = -upper[packed_place(j, i, b)];
         if (begin <= i && i < end) q(row, i) = 0;
@@ -139,13 +140,13 @@ void unpack_skew(const Exec& exec, Vector<const A, Exec> theta, Matrix<A, Exec> 
 }
 
 template <class Exec, class A>
-void pack_skew(const Exec& exec, Matrix<const A, Exec> d, bool accumulate, Vector<A, Exec> theta) {
+void pack_skew(const Exec& exec, Matrix<const A, Exec> d, bool accumulate, PackedBlocks<Exec, A> theta) {
   const std::size_t n = d.extent(0), b = d.extent(1);
-  require_packed(n, b, theta.extent(0));
+  require_packed(n, b, theta.elements());
   const std::size_t block = skew_elements(b);
   for_elements(
       "pack_skew", exec, n, b, KOKKOS_LAMBDA(std::size_t row, std::size_t begin, std::size_t end) {
-        A* upper = theta.data() + row / b * block;
+        A* upper = theta.block(row / b, block);
         const std::size_t i = row % b, first = row - i;
         for (std::size_t j = Kokkos::max(begin, i + 1); j < end; ++j) {
           A& to = upper[packed_place(i, j, b)];
@@ -157,10 +158,10 @@ void pack_skew(const Exec& exec, Matrix<const A, Exec> d, bool accumulate, Vecto
 
 template <class Exec, class T>
 void cayley_neumann(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, double k,
-                    Vector<const Acc<T>, Exec> theta, Matrix<T, Exec> g) {
+                    PackedBlocks<Exec, const Acc<T>> theta, Matrix<T, Exec> g) {
   using A = Acc<T>;
   const std::size_t n = g.extent(0), b = g.extent(1);
-  require_packed(n, b, theta.extent(0));
+  require_packed(n, b, theta.elements());
   auto frame = workspace.frame();
   if constexpr (std::is_same_v<T, A>) {
     all_series<Exec, A>(exec, gemm, workspace, A(k), theta, g);
@@ -173,10 +174,10 @@ void cayley_neumann(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspa
 
 template <class Exec, class A>
 void cayley_neumann_backward(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspace, double k,
-                             Vector<const A, Exec> theta, Matrix<A, Exec> d_g, bool accumulate,
-                             Vector<A, Exec> d_theta) {
+                             PackedBlocks<Exec, const A> theta, Matrix<A, Exec> d_g, bool accumulate,
+                             PackedBlocks<Exec, A> d_theta) {
   const std::size_t n = d_g.extent(0), b = d_g.extent(1);
-  require_packed(n, b, theta.extent(0));
+  require_packed(n, b, theta.elements());
   auto frame = workspace.frame();
   const auto take = [&](std::size_t rows) {
     const auto piece = [&] { return workspace.template take<A>(rows, b); };
@@ -199,13 +200,14 @@ void cayley_neumann_backward(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>
 }
 
 #define SESTINA_SKEW(Exec, A)                                                                        \
-  template void unpack_skew<Exec, A>(const Exec&, Vector<const A, Exec>, Matrix<A, Exec>);           \
-  template void pack_skew<Exec, A>(const Exec&, Matrix<const A, Exec>, bool, Vector<A, Exec>);       \
+  template void unpack_skew<Exec, A>(const Exec&, PackedBlocks<Exec, const A>, Matrix<A, Exec>);     \
+  template void pack_skew<Exec, A>(const Exec&, Matrix<const A, Exec>, bool, PackedBlocks<Exec, A>); \
   template void cayley_neumann_backward<Exec, A>(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double, \
-                                                 Vector<const A, Exec>, Matrix<A, Exec>, bool, Vector<A, Exec>);
+                                                 PackedBlocks<Exec, const A>, Matrix<A, Exec>, bool, \
+                                                 PackedBlocks<Exec, A>);
 #define SESTINA_CAYLEY(Exec, T)                                                             \
   template void cayley_neumann<Exec, T>(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double, \
-                                        Vector<const Acc<T>, Exec>, Matrix<T, Exec>);
+                                        PackedBlocks<Exec, const Acc<T>>, Matrix<T, Exec>);
 #define SESTINA_ROTATIONS(Exec) \
   SESTINA_SKEW(Exec, float)     \
   SESTINA_SKEW(Exec, double)    \

@@ -134,29 +134,45 @@ void times_blocks_take(const Exec&, Gemm<Exec>&, Matrix<const T, Exec> x, Op op,
 // but only ||Q|| well below 1 gives a rotation.
 //
 // A row of n / b blocks is kept packed: theta (n / b, b (b - 1) / 2) is the strict upper triangle U of each block, row
-// by row; its blocks lie stacked in a matrix (n, b). On a host each thread takes a block from theta to G while it lies
-// in its cache, where there are blocks enough; else, and on a device, all of them are swept by batches. The formulas
-// are written once for both. Nothing fences.
-constexpr std::size_t skew_elements(std::size_t b) { return b * (b - 1) / 2; }
+// by row; its blocks lie stacked in a matrix (n, b). Both sides of a layer are one row for a call (PackedBlocks). On a
+// host each thread takes a block from theta to G while it lies in its cache, where there are blocks enough; else, and
+// on a device, all of them are swept by batches. The formulas are written once for both. Nothing fences.
+KOKKOS_INLINE_FUNCTION constexpr std::size_t skew_elements(std::size_t b) { return b * (b - 1) / 2; }
+
+// Packed blocks of one side, or of both sides of a layer, as if the second ones lay behind the first ones.
+template <class Exec, class A>
+struct PackedBlocks {
+  Vector<A, Exec> first, second;
+  template <class V>
+  requires std::is_convertible_v<V, Vector<A, Exec>> PackedBlocks(const V& one) : first(one) {}
+  PackedBlocks(Vector<A, Exec> one, Vector<A, Exec> other) : first(one), second(other) {}
+
+  std::size_t elements() const { return first.extent(0) + second.extent(0); }
+  // Returns the numbers of a block; each has as many.
+  KOKKOS_INLINE_FUNCTION A* block(std::size_t number, std::size_t each) const {
+    const std::size_t before = first.extent(0) / each;
+    return number < before ? first.data() + number * each : second.data() + (number - before) * each;
+  }
+};
 
 // Sets q (n, b) = U - U^T for each block of theta.
 template <class Exec, class A>
-void unpack_skew(const Exec&, Vector<const A, Exec> theta, Matrix<A, Exec> q);
+void unpack_skew(const Exec&, PackedBlocks<Exec, const A> theta, Matrix<A, Exec> q);
 // Sets, or adds to, theta_ij the difference d_ij - d_ji for i < j: the gradient of theta from that of q.
 template <class Exec, class A>
-void pack_skew(const Exec&, Matrix<const A, Exec> d, bool accumulate, Vector<A, Exec> theta);
+void pack_skew(const Exec&, Matrix<const A, Exec> d, bool accumulate, PackedBlocks<Exec, A> theta);
 
 // cayley_neumann and its backward pass take at most four pieces of n b elements of Acc<T> from the workspace.
 
 // Computes g (n, b) from theta, in Acc<T>, and rounds once.
 template <class Exec, class T>
-void cayley_neumann(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double k, Vector<const Acc<T>, Exec> theta,
+void cayley_neumann(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double k, PackedBlocks<Exec, const Acc<T>> theta,
                     Matrix<T, Exec> g);
 
 // Sets, or adds to, d_theta the gradient of theta from d_g (n, b), which is used up:
 //   N = d_G Q^T + Q^T d_G,  d_Q = 2 (d_G + N) + (2 d_G + k N) Q2^T + (2 Q^T + k Q2^T) N,  Q2 = Q Q.
 template <class Exec, class A>
-void cayley_neumann_backward(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double k, Vector<const A, Exec> theta,
-                             Matrix<A, Exec> d_g, bool accumulate, Vector<A, Exec> d_theta);
+void cayley_neumann_backward(const Exec&, Gemm<Exec>&, Workspace<Exec>&, double k, PackedBlocks<Exec, const A> theta,
+                             Matrix<A, Exec> d_g, bool accumulate, PackedBlocks<Exec, A> d_theta);
 
 }  // namespace sestina

@@ -68,8 +68,7 @@ class Layer {
         theta_out_(random_buffer<A>(packed(s_.out), 0.01, 7)),
         d_in_("d_in", packed(s_.in)),
         d_out_("d_out", packed(s_.out)),
-        blocks_in_("blocks_in", s_.in * s_.block),
-        blocks_out_("blocks_out", s_.out * s_.block),
+        blocks_("blocks", (s_.in + s_.out) * s_.block),
         codes_("codes", s_.out * s_.in),
         zeros_("zeros", group_count(s_.out * s_.in, group)),
         scales_("scales", zeros_.size()),
@@ -95,7 +94,7 @@ class Layer {
     const ProductSpace<Host> space{exec_, gemm_, workspace_};
     const Matrix<T, Host> kept = keeps ? matrix(kept_, s_.out) : Matrix<T, Host>{}, inner = matrix(inner_, s_.in);
     const Matrix<const T, Host> x = matrix(x_, s_.in), dy = matrix(dy_, s_.out);
-    const PoetBlocks<Host, A> blocks{matrix(blocks_in_, s_.block), matrix(blocks_out_, s_.block)};
+    const PoetBlocks<Host, A> blocks{matrix(blocks_, s_.block), s_.in};
     for (int micro = 0; micro < micros; ++micro) {
       poet_forward<Host, T>(space, options, weight, x, kept, matrix(y_, s_.out));
       poet_backward_input<Host, T>(space, options, weight, dy, false, inner, matrix(dx_, s_.in));
@@ -180,7 +179,7 @@ class Layer {
   Buffer<T> x_, dy_, w_, y_, dx_, kept_, inner_;
   Buffer<A> dw_;
   Buffer<std::int32_t> perm_in_, perm_out_;
-  Buffer<A> theta_in_, theta_out_, d_in_, d_out_, blocks_in_, blocks_out_;
+  Buffer<A> theta_in_, theta_out_, d_in_, d_out_, blocks_;
   Buffer<std::uint8_t> codes_, zeros_;
   Buffer<A> scales_;
   Gemm<Host> gemm_{exec_};

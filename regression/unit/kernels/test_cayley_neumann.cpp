@@ -210,6 +210,42 @@ TYPED_TEST(CayleyNeumann, PermutedBlockProductsAreThoseOfMatrices) {
   expect_close(out.get(), sum(taken, 1, taken), 2 * tolerance, "z permuted and added");
 }
 
+// Blocks of two sides that lie apart are those of each by itself.
+TYPED_TEST(CayleyNeumann, OfBothSidesIsThatOfEach) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  const std::size_t b = 8, rows = 5 * b;
+  const Array left = rounded<A>(random_array(1, 2 * skew_elements(b), 5, 0, .1)),
+              right = rounded<A>(random_array(1, 3 * skew_elements(b), 6, 0, .1));
+  const Array first = this->forward({2, b, 1, 0}, left), second = this->forward({3, b, 1, 0}, right);
+  Array both = first, d = rounded<A>(random_array(rows, b, 7));
+  both.rows = rows;
+  both.values.insert(both.values.end(), second.values.begin(), second.values.end());
+  const Field<A, Exec> one(left), other(right), d_one(Array(1, left.cols, .5)), d_other(Array(1, right.cols, .5));
+  const Field<T, Exec> g(rows, b);
+  cayley_neumann<Exec, T>(this->exec_, this->gemm_, this->workspace_, 1, {one.read_vector(), other.read_vector()},
+                          g.matrix());
+  expect_same(g.get(), both, "G");
+
+  const Field<A, Exec> gradient(d);
+  cayley_neumann_backward<Exec, A>(this->exec_, this->gemm_, this->workspace_, 1,
+                                   {one.read_vector(), other.read_vector()}, gradient.matrix(), true,
+                                   {d_one.vector(), d_other.vector()});
+  std::size_t row = 0;
+  for (const bool is_first : {true, false}) {
+    const Field<A, Exec>& theta = is_first ? one : other;
+    const std::size_t n = (is_first ? 2 : 3) * b;
+    Array part(n, b);
+    for (std::size_t i = 0; i < n; ++i, ++row)
+      for (std::size_t j = 0; j < b; ++j) part(i, j) = d(row, j);
+    const Field<A, Exec> own(part), d_theta(Array(1, theta.get().cols, .5));
+    cayley_neumann_backward<Exec, A>(this->exec_, this->gemm_, this->workspace_, 1, theta.read_vector(), own.matrix(),
+                                     true, d_theta.vector());
+    expect_same((is_first ? d_one : d_other).get(), d_theta.get(), is_first ? "first" : "second");
+  }
+}
+
 // By blocks on one thread and on as many as divide their number, swept on others: both ways give the same bits.
 TEST(CayleyNeumannThreads, DeterministicProductsGiveTheSameBits) {
   EXPECT_EQ(Gemm<Host>(Host(3)).lanes(), 3u);
