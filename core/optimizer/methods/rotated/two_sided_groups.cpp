@@ -18,8 +18,8 @@ TwoSidedGroups<Space>::TwoSidedGroups(const FlatBatch<Space>& batch, std::vector
 }
 
 template <class Space>
-void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatStacks& stacks, std::size_t count) {
-  if (made_for_ == stacks.values) return;
+bool TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatStacks& stacks, std::size_t count) {
+  if (made_for_ == stacks.values) return false;
   read_ = {};
   written_ = {};
   for (Group& group : groups_) {
@@ -59,6 +59,7 @@ void TwoSidedGroups<Space>::prepare(const FlatBatch<Space>& batch, const FlatSta
   read_.finish("sestina::operands");
   written_.finish("sestina::results");
   made_for_ = stacks.values;
+  return true;
 }
 
 template <class Space>

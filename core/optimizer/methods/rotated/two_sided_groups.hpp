@@ -27,8 +27,8 @@ class TwoSidedGroups {
   TwoSidedGroups(const FlatBatch<Space>&, std::vector<const TwoSided<Space>*> sides);
 
   // Makes the lists for these stacks, unless they are those of the last call: state stays where it is, and so does a
-  // stream's workspace. Fences then.
-  void prepare(const FlatBatch<Space>&, const FlatStacks&, std::size_t count);
+  // stream's workspace. Fences then, and returns true.
+  bool prepare(const FlatBatch<Space>&, const FlatStacks&, std::size_t count);
 
   const std::vector<Group>& groups() const { return groups_; }
   MatrixList<const float, Space> read(std::size_t list) const { return read_[list]; }

@@ -62,13 +62,11 @@ SoapMuonUpdates<Space>::SoapMuonUpdates(const MatrixOptions& options, const std:
 
 template <class Space>
 void SoapMuonUpdates<Space>::prepare(const FlatStacks& places) {
-  groups_.prepare(flat_, places, stacks);
-  if (made_for_ == places.values) return;
+  if (!groups_.prepare(flat_, places, stacks)) return;
   std::vector<BatchedMatrix> directions = momenta_.matrices;
   for (std::size_t i = 0; i < directions.size(); ++i)
     directions[i].momentum = places[flat_.matrices[i].stack] + flat_.matrices[i].place;
   directions_ = make_muon_batch<Space>(std::move(directions));
-  made_for_ = places.values;
 }
 
 // The order of steps is that of SoapMuon::step.

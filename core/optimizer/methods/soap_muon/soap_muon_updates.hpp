@@ -44,7 +44,6 @@ class SoapMuonUpdates final : public UpdateBatch<Space> {
   FlatBatch<Space> flat_;
   TwoSidedGroups<Space> groups_;
   MuonBatch<Space> momenta_, directions_;  // of the same matrices; directions take the place of momenta
-  const float* made_for_ = nullptr;        // the stacks of the directions; null: there are none yet
 };
 
 }  // namespace sestina
