@@ -1,5 +1,5 @@
-// Host products through oneDNN, 2.6 or 3: float, and bf16 where the processor multiplies it (the instruction set is
-// oneDNN's choice at run time; elsewhere bf16 is widened); double through CBLAS. A primitive, its memory objects and
+// Host products through oneDNN, 2.6 or 3: float, and bf16 where the processor multiplies it faster (the instruction set
+// is oneDNN's choice at run time; elsewhere bf16 is widened); double through CBLAS. A primitive, its memory objects and
 // its arguments are made once per shape; executing through the C interface with a ready array of arguments allocates
 // nothing here.
 #include <omp.h>
@@ -209,9 +209,10 @@ double shortest(Run&& run) {
   return best;
 }
 
-// Returns the faster way on a processor without bf16 instructions. oneDNN's emulation, where it has one, must be faster
-// by a quarter, so that noise never decides about the bits of a run.
-Bf16Way faster_way() {
+// Returns the faster one of the library's way and widening: processors of Intel without AMX have dot products of half
+// the speed of fp32, those of AMD of twice it. The library's, where it has any, must be faster by a quarter, so that
+// noise never decides about the bits of a run.
+Bf16Way faster_way(Bf16Way of_library) {
   constexpr std::int64_t n = 256;
   const Product product{GemmTypes::bf16, Op::none, Op::transpose, 0, false, n, n, n, n, n, n};
   Primitives primitives;
@@ -225,16 +226,21 @@ Bf16Way faster_way() {
   const Operands operands{1, a.data(), b.data(), c.data()};
   PackedProducts widened(VectorLevel::avx512);
   const ThreadCount one(1);
-  const double emulated = shortest([&] { primitives.run(product, operands); }),
+  const double library = shortest([&] { primitives.run(product, operands); }),
                wide = shortest([&] { widened.run(product, operands); });
-  return 1.25 * emulated < wide ? Bf16Way::emulated : Bf16Way::widened;
+  return 1.25 * library < wide ? of_library : Bf16Way::widened;
+}
+
+// Returns what the packed products may use, so that they multiply bf16 as such or widen it as bf16_way() says.
+VectorLevel packed_level() {
+  return bf16_way() == Bf16Way::widened ? std::min(vector_level(), VectorLevel::avx512) : vector_level();
 }
 
 }  // namespace
 
 struct Library::State {
   Primitives primitives;
-  PackedProducts packed{vector_level()};
+  PackedProducts packed{packed_level()};
 
   // Returns whether oneDNN has its AMX kernels for other bf16 products, but not for this one. Those of oneDNN 2.6 want
   // C, and A where it is transposed, without gaps between rows; the packed GEMM takes twice their time.
@@ -280,8 +286,8 @@ const char* library_instruction_set() {
 
 Bf16Way bf16_way() {
   static const Bf16Way way = host::uses(dnnl::cpu_isa::avx512_core_amx)    ? Bf16Way::tiles
-                             : host::uses(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Way::dot_products
-                                                                           : host::faster_way();
+                             : host::uses(dnnl::cpu_isa::avx512_core_bf16) ? host::faster_way(Bf16Way::dot_products)
+                                                                           : host::faster_way(Bf16Way::emulated);
   return way;
 }
 

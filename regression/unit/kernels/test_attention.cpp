@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "../reference.hpp"
+#include "kernels/blas/host/tile_kernel.hpp"
 #include "kernels/model/attention.hpp"
 #include "kernels/model/device/attention_rows.hpp"
 #include "kernels/model/host/attention_native.hpp"
@@ -89,11 +90,12 @@ struct AttentionForm {
   bool watched = true;  // looks for the largest scores, which the library of a device cannot tell
 };
 
-// Returns the ways in which this processor multiplies bf16: where it has tiles, it has dot products too.
+// Returns the ways in which this processor can multiply bf16, be they the fastest or not.
 std::vector<const host::AttentionBf16*> native_ways() {
   std::vector<const host::AttentionBf16*> ways;
   if (bf16_way() == Bf16Way::tiles) ways.push_back(host::attention_bf16_passes(Bf16Way::tiles));
-  if (has_bf16_products(bf16_way())) ways.push_back(host::attention_bf16_passes(Bf16Way::dot_products));
+  if (host::bf16_kernel(host::VectorLevel::avx512_bf16).run != nullptr)
+    ways.push_back(host::attention_bf16_passes(Bf16Way::dot_products));
   return ways;
 }
 
@@ -133,11 +135,15 @@ struct BothPasses {
     } else if (form.native != nullptr) {
       if constexpr (std::is_same_v<Exec, Host> && std::is_same_v<T, bf16>) {
         const attention_blocked::Problem<T> problem{p.shape, q, k, v, first.vector()};
-        attention_native::Forward{*form.native, {problem, result.matrix(), logs.vector(), tops.vector()}}.run(
-            exec, workspace);
+        Workspace<Exec> own(bytes_taken<Exec>([&](auto& counter) {  // this way may not be that of the process
+          declare<attention_native::ForwardSlots>(counter, *form.native, p.shape, threads_of(exec));
+          declare<attention_native::BackwardSlots>(counter, *form.native, p.shape, threads_of(exec));
+        }));
+        attention_native::Forward{*form.native, {problem, result.matrix(), logs.vector(), tops.vector()}}.run(exec,
+                                                                                                              own);
         attention_native::Backward{*form.native,
                                    {problem, grad.read(), result.read(), logs.read_vector(), to_q, to_k, to_v}}
-            .run(exec, workspace);
+            .run(exec, own);
       }
     } else {
       attention<Exec, T>(exec, p.shape, q, k, v, first.vector(), result.matrix(), logs.vector(), workspace,
