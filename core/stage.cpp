@@ -265,12 +265,12 @@ StateField Stage<Exec, T>::frozen_field(std::size_t tensor) const {
   StateField field;
   field.path = "/model/" + spec.name;
   field.dtype = kept_as(spec, sizeof(T), sizeof(Acc<T>));
-  field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.cols};
+  field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.kept_cols()};
   field.row_begin = holding.row_begin;
   field.row_end = holding.row_begin + holding.local.rows;
   if (holding.local.cols != spec.cols) {
-    field.col_begin = holding.col_begin;
-    field.col_end = holding.col_begin + holding.local.cols;
+    field.col_begin = holding.col_begin * spec.kept_cols() / spec.cols;
+    field.col_end = field.col_begin + holding.local.kept_cols();
   }
   field.optional = spec.may_be_absent;
   field.of_places = spec.stored == Stored::index;

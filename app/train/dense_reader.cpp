@@ -15,8 +15,7 @@ StateField whole_field(const TensorSpec& spec, DType dtype) {
   StateField field;
   field.path = "/model/" + spec.name;
   field.dtype = dtype;
-  field.shape = spec.is_vector() ? std::vector{spec.rows}
-                                 : std::vector{spec.rows, spec.is_coded() ? spec.row_codes() : spec.cols};
+  field.shape = spec.is_vector() ? std::vector{spec.rows} : std::vector{spec.rows, spec.kept_cols()};
   field.row_end = spec.rows;
   return field;
 }

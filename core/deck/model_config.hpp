@@ -23,7 +23,7 @@ struct LinearOptions {
   std::string form = "dense";
 
   // poet-x
-  enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in 8 bits
+  enum class Variant { fast, mem, xq } variant = Variant::fast;  // keeps c; makes it again; and its base in codes
   std::int64_t block_size = 256, merge_every = 200;              // updates between merges
   // sampling = "fully-stochastic": of each side of a weight (of each of its shards) one block is trained, on block_size
   // of its rows or columns that each merge draws; else the blocks together hold all of them.
@@ -33,7 +33,7 @@ struct LinearOptions {
   // next.
   double merge_bound = 0;
   std::int64_t merge_bound_every = 10;
-  bool residual = false;  // the base in bf16 has a byte next to each value, which keeps what merges would round away
+  bool residual = false;  // the base in bf16 or in codes has a byte next to each one, for what merges would round away
   // Parts of the side that tensor parallelism cuts; no permutation and no block of a rotation leaves its part. The
   // model of one rank has its own parts, and the number of the first of them among all.
   std::int64_t shards = 1, first_shard = 0;
@@ -41,6 +41,7 @@ struct LinearOptions {
   double lr_factor = 0.5;  // factor on the learning rate of the rotations
   int state_bits = 32;     // bits of AdamW's moments of the rotations
   enum class Init { normalized, gaussian, uniform_spectrum } init = Init::normalized;
+  int base_bits = 8;              // of a code (xq), 8 or 4
   std::int64_t group_size = 256;  // weights that share a scale (xq)
   bool zero_in_range = true;      // the range of their codes includes 0; false: the published rule
   bool dense_if_indivisible = false;
@@ -59,7 +60,7 @@ struct LinearOptions {
 // Returns what keeps the weights of this model from their form; keys are those of [model]. Empty when nothing does.
 std::vector<ModelDefect> linear_defects(const ModelConfig&);
 // Reads the keys whose defaults follow from other sections, after these: model.linear.shards, whose default is
-// parallel.tp, model.linear.merge_residual, which is for bf16, and model.linear.state_bits, which is for AdamW.
+// parallel.tp, model.linear.merge_residual, which is for bf16 and codes, and model.linear.state_bits, for AdamW.
 void read_with_others(Deck&, Options&);
 // Collects errors for the parts of a deck that do not fit the form.
 void require_form_fits(Deck&, const Options&);

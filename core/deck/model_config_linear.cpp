@@ -14,6 +14,19 @@ constexpr DeckRange count{.min = 1, .max = 1 << 24};
 constexpr const char* state_bits_key = "model.linear.state_bits";
 constexpr const char* merge_bound_key = "model.linear.merge_bound";
 
+// Codes of the frozen weights.
+void read_codes(Deck& deck, LinearOptions& o) {
+  constexpr const char* bits_key = "model.linear.base_bits";
+  o.group_size = deck.integer("model.linear.group_size", o.group_size, {.min = 2, .max = 1 << 16});
+  o.zero_in_range = deck.boolean("model.linear.zero_in_range", true);
+  o.base_bits = static_cast<int>(deck.integer(bits_key, o.base_bits));
+  if (o.base_bits != 8 && o.base_bits != 4) return deck.error(bits_key, "no such width", "8, 4");
+  for (const auto& [key, size] : {std::pair("group_size", o.group_size), std::pair("block_size", o.block_size)})
+    if (o.base_bits == 4 && size % 2 != 0)
+      deck.error(bits_key, fmt::format("two codes share a byte, and model.linear.{} = {} is odd", key, size),
+                 "8, or an even one");
+}
+
 void read_poet(Deck& deck, LinearOptions& o) {
   using Variant = LinearOptions::Variant;
   const std::string variant = deck.choice("model.linear.variant", "fast", {"fast", "mem", "xq"});
@@ -47,9 +60,7 @@ void read_poet(Deck& deck, LinearOptions& o) {
                fmt::format("conflicts with {}: a layer is merged early by itself, and the threshold is one for all",
                            merge_bound_key),
                "0");
-  if (o.variant != Variant::xq) return;
-  o.group_size = deck.integer("model.linear.group_size", o.group_size, {.min = 2, .max = 1 << 16});
-  o.zero_in_range = deck.boolean("model.linear.zero_in_range", true);
+  if (o.variant == Variant::xq) read_codes(deck, o);
 }
 
 void read_lora(Deck& deck, LinearOptions& o) {
@@ -111,7 +122,7 @@ std::vector<ModelDefect> block_defects(const ModelConfig& c) {
   return {};
 }
 
-// Finds sides that groups of 8-bit weights do not divide: a group lies within a row where rows may be cut.
+// Finds sides that groups of coded weights do not divide: a group lies within a row where rows may be cut.
 std::vector<ModelDefect> group_defects(const ModelConfig& c) {
   const LinearOptions& o = c.linear;
   if (o.variant != LinearOptions::Variant::xq || o.shards == 1) return {};
@@ -164,9 +175,9 @@ void read_with_others(Deck& deck, Options& options) {
   o.shards = deck.integer("model.linear.shards", options.parallel.tp, {.min = 1, .max = 1 << 16});
   o.state_bits = static_cast<int>(deck.integer(state_bits_key, 32));
   if (o.state_bits != 8 && o.state_bits != 32) deck.error(state_bits_key, "no such width", "32, 8");
-  if (o.variant == LinearOptions::Variant::xq) return;
-  o.residual =
-      deck.boolean("model.linear.merge_residual", true) && options.train.precision == TrainOptions::Precision::bf16;
+  const bool coded = o.variant == LinearOptions::Variant::xq;
+  o.residual = deck.boolean("model.linear.merge_residual", !coded) &&
+               (coded || options.train.precision == TrainOptions::Precision::bf16);
 }
 
 std::vector<ModelDefect> linear_defects(const ModelConfig& c) {

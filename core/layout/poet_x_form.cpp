@@ -68,9 +68,10 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
   const std::int64_t out = dense.rows, in = dense.cols;
   const bool coded = o.variant == LinearOptions::Variant::xq;
   const ShardedSides shards = sharded_sides(o, dense.cut);
+  const Stored codes = o.base_bits == 4 ? Stored::half_code : Stored::code;
   std::vector<TensorSpec> specs = {
       frozen(weight_part(dense, poet_base, coded ? "codes" : "base", out, in, Role::matrix),
-             coded ? Stored::code : Stored::compute),
+             coded ? codes : Stored::compute),
       frozen(weight_part(dense, poet_perm_in, "perm_in", in, 1, Role::vector), Stored::index),
       frozen(weight_part(dense, poet_perm_out, "perm_out", out, 1, Role::vector), Stored::index),
       rotation(o, dense, poet_rotation_in, "rotation_in", packed(o, in, shards.in)),
@@ -78,7 +79,7 @@ std::vector<TensorSpec> poet_x_parts(const LinearOptions& o, const TensorSpec& d
   cut_with(dense, specs);
   if (coded) add_groups(o, dense, specs);
   if (o.residual) {
-    TensorSpec spec = weight_part(dense, poet_residual, "residual", out, in, Role::matrix);
+    TensorSpec spec = weight_part(dense, coded ? poet_code_residual : poet_residual, "residual", out, in, Role::matrix);
     spec.cut = dense.cut;
     specs.push_back(frozen(spec, Stored::code));
     specs.back().may_be_absent = true;  // older checkpoints have none
@@ -152,6 +153,7 @@ PoetOptions poet_options(const LinearOptions& o) {
   options.most = o.one_block ? static_cast<std::size_t>(o.shards) : 0;
   options.fourth = o.even ? 2 : 1;
   options.group = o.variant == LinearOptions::Variant::xq ? static_cast<std::size_t>(o.group_size) : 0;
+  options.bits = o.base_bits;
   options.zero_in_range = o.zero_in_range;
   options.residual = o.residual;
   return options;

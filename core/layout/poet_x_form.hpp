@@ -13,8 +13,9 @@ struct PoetOptions {
   std::size_t block = 0;      // b, divides both sides
   double fourth = 1;          // k of the series: 1 as published, 2 for even orders
   std::size_t group = 0;      // elements that share a scale; 0: the base is kept as values
+  int bits = 8;               // of a code
   bool zero_in_range = true;  // the range of the codes includes 0
-  bool residual = false;      // a byte next to each value of the base keeps what bf16 leaves of a merge
+  bool residual = false;      // a byte next to each value or code of the base keeps what these leave of a merge
   std::size_t most = 0;       // blocks of a side, at most; 0: as many as it has room for
 
   // Returns the rows, or columns, of a side of n that blocks may hold.
@@ -44,18 +45,20 @@ struct PoetScratch {
            piece(s.turned(out) * s.block, element) + 5 * piece((s.turned(out) + s.turned(in)) * s.block, accumulate) +
            (s.group > 0 ? piece(out * in, element) : 0);
   }
-  // Returns the bytes of a merge: a copy of the base as it was, two tiles of rows, both rotations and what makes them,
-  // index maps, and for codes all sums before they are coded. It is enough to make a dense weight, and to take one, as
+  // Returns the bytes of a merge: a copy of the values as they were, or all sums before they are coded; two tiles of
+  // rows, both rotations and what makes them, and index maps. It is enough to make a dense weight, and to take one, as
   // well.
   std::size_t merge(const PoetOptions& s, std::size_t out, std::size_t in) const {
-    return piece(out * in, element) + (s.residual ? piece(out * in, 1) : 0) +
-           (s.group > 0 ? piece(out * in, accumulate) : 0) + 2 * piece(s.tile_rows(out, in) * in, accumulate) +
-           piece(s.turned(in) * s.block, accumulate) + piece(s.turned(out) * s.block, accumulate) +
-           5 * piece(s.turned(std::max(out, in)) * s.block, accumulate) + piece(in, index) + piece(out, index);
+    const std::size_t base = s.group > 0  ? piece(out * in, accumulate)
+                             : s.residual ? piece(out * in, element) + piece(out * in, 1)
+                                          : piece(out * in, element);
+    return base + 2 * piece(s.tile_rows(out, in) * in, accumulate) + piece(s.turned(in) * s.block, accumulate) +
+           piece(s.turned(out) * s.block, accumulate) + 5 * piece(s.turned(std::max(out, in)) * s.block, accumulate) +
+           piece(in, index) + piece(out, index);
   }
 };
 
-// The order of the parts. A base of values may have residuals where codes have scales.
+// The order of the parts. A base of values may have residuals where codes have scales, and codes behind these.
 enum PoetPart {
   poet_base,
   poet_perm_in,
@@ -64,7 +67,8 @@ enum PoetPart {
   poet_rotation_out,
   poet_scales,
   poet_zeros,
-  poet_residual = poet_scales
+  poet_residual = poet_scales,
+  poet_code_residual = poet_zeros + 1
 };
 
 PoetOptions poet_options(const LinearOptions&);

@@ -245,6 +245,7 @@ DType kept_as(const TensorSpec& spec, std::size_t compute, std::size_t accumulat
     case Stored::index:
       return DType::i32;
     case Stored::code:
+    case Stored::half_code:
     case Stored::coded_rows:
       return DType::u8;
   }
@@ -252,8 +253,7 @@ DType kept_as(const TensorSpec& spec, std::size_t compute, std::size_t accumulat
 }
 
 std::size_t bytes_apart(const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {
-  if (spec.is_coded()) return static_cast<std::size_t>(spec.rows * spec.row_codes());
-  return static_cast<std::size_t>(spec.elements()) * size_of(kept_as(spec, compute, accumulate));
+  return static_cast<std::size_t>(spec.rows * spec.kept_cols()) * size_of(kept_as(spec, compute, accumulate));
 }
 
 void add_frozen(ArenaLayout& places, const TensorSpec& spec, std::size_t compute, std::size_t accumulate) {

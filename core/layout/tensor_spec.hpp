@@ -42,6 +42,7 @@ enum class Stored : std::uint8_t {
   sum,        // Acc<T>
   index,      // 32-bit integers
   code,       // 8-bit integers
+  half_code,  // 4-bit integers, two of a row in a byte
   coded_rows  // numbers in 8 bits, each row with its scales, without a master (kernels/model/quantise.hpp)
 };
 
@@ -88,6 +89,11 @@ struct TensorSpec {
   bool has_master() const { return trainable && !is_coded(); }
   std::int64_t row_codes() const {  // bytes of a coded row
     return static_cast<std::int64_t>(coded_row_bytes(static_cast<std::size_t>(cols), static_cast<std::size_t>(group)));
+  }
+  // Elements of a row as it is kept, of the type that kept_as says.
+  std::int64_t kept_cols() const {
+    if (is_coded()) return row_codes();
+    return stored == Stored::half_code ? cols / 2 : cols;
   }
 };
 // Returns which update since its state began update t (from 1) of the run is: the first one begins it again.

@@ -60,7 +60,7 @@ std::int64_t merge_after(const LinearOptions&, int layer, std::int64_t t);
 // Returns the number of an early merge after update t: a function of t alone, apart from those of merge_after().
 constexpr std::int64_t early_merge_number(std::int64_t t) { return (std::int64_t{1} << 40) + t; }
 
-inline constexpr int most_parts = 7;  // largest number of parts of a weight in any form
+inline constexpr int most_parts = 8;  // largest number of parts of a weight in any form
 
 // Returns whether the passes of an update add up what the gradients of such weights are made of, rather than the
 // gradients. Deterministic runs do not: a tree over micro-batches must go on over ranks (accumulation_tree.hpp).

@@ -5,7 +5,6 @@
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/model/block_rotations.hpp"
-#include "kernels/model/quantise.hpp"
 
 namespace sestina {
 namespace {
@@ -60,8 +59,7 @@ Matrix<const T, Exec> base_values(const ProductSpace<Exec>& s, const PoetOptions
                                   const PoetWeight<Exec, T>& w) {
   if (options.group == 0) return w.base.values;
   const Matrix<T, Exec> values = s.workspace.template take<T>(w.rows(), w.cols());
-  group_dequantise<Exec, T>(s.exec, w.base.codes, w.base.scales, w.base.zeros, options.group,
-                            as_vector<Exec, T>(values));
+  group_dequantise<Exec, T>(s.exec, w.base.coded, as_vector<Exec, T>(values));
   return values;
 }
 
@@ -126,14 +124,25 @@ Matrix<E, Exec> copy_of(const ProductSpace<Exec>& s, const Matrix<E, Exec>& x) {
   return copy;
 }
 
-// Widens rows of the base to the type of sums.
+// Rows of a base as numbers to be rotated: values, with residuals or without, or else codes.
 template <class Exec, class T>
-void widen(const Exec& exec, const Vector<const T, Exec>& values, const Vector<const std::uint8_t, Exec>& residuals,
-           const Vector<Acc<T>, Exec>& x) {
-  if constexpr (std::is_same_v<T, bf16>)
-    if (residuals.size() > 0) return widen_with_residual<Exec>(exec, values, residuals, x);
-  convert<Exec, T, Acc<T>>(exec, values, x);
-}
+struct BaseRows {
+  Matrix<const T, Exec> values = {};
+  Matrix<const std::uint8_t, Exec> residuals = {};
+  GroupCodes<Exec, Acc<T>> coded = {};
+
+  // Widens the rows from `first` on to the type of sums, x (n, in).
+  void widen(const Exec& exec, std::size_t first, const Matrix<Acc<T>, Exec>& x) const {
+    const std::size_t begin = first * x.extent(1), n = x.size();
+    const Vector<Acc<T>, Exec> to(x.data(), n);
+    if (values.size() == 0) return widen_codes<Exec, Acc<T>>(exec, coded, begin, to);
+    const Vector<const T, Exec> from(values.data() + begin, n);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (residuals.size() > 0)
+        return widen_with_residual<Exec>(exec, from, Vector<const std::uint8_t, Exec>(residuals.data() + begin, n), to);
+    convert<Exec, T, Acc<T>>(exec, from, to);
+  }
+};
 
 // Computes y (n, N) = blockdiag(G)^T x for the n rows of a side of `all` that begin at `first`, where a block begins;
 // each of the blocks (t, b) lies in these rows or outside of them.
@@ -155,11 +164,10 @@ void turn_rows(const ProductSpace<Exec>& s, const Matrix<A, Exec>& blocks, std::
 }
 
 // Calls body(tile, first) with the rows of blockdiag(G_out)^T H blockdiag(G_in)^T from `first` on, in scratch that the
-// next tile takes again. H is values, with residuals or without (empty).
+// next tile takes again.
 template <class Exec, class T, class Body>
 void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, const PoetWeight<Exec, T>& w,
-                      const Matrix<const T, Exec>& values, const Matrix<const std::uint8_t, Exec>& residuals,
-                      const Body& body) {
+                      const BaseRows<Exec, T>& base, const Body& body) {
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const std::size_t in = w.cols(), most = options.tile_rows(w.rows(), in);
@@ -168,12 +176,9 @@ void for_rotated_rows(const ProductSpace<Exec>& s, const PoetOptions& options, c
                         first_tile = s.workspace.template take<A>(most, in),
                         second_tile = s.workspace.template take<A>(most, in);
   for (std::size_t first = 0; first < w.rows(); first += most) {
-    const std::size_t n = std::min(most, w.rows() - first), begin = first * in;
+    const std::size_t n = std::min(most, w.rows() - first);
     const Matrix<A, Exec> x(first_tile.data(), n, in), y(second_tile.data(), n, in);
-    const std::size_t kept = residuals.size() > 0 ? n * in : 0;
-    widen<Exec, T>(s.exec, Vector<const T, Exec>(values.data() + begin, n * in),
-                   Vector<const std::uint8_t, Exec>(residuals.data() + (kept > 0 ? begin : 0), kept),
-                   as_vector<Exec, A>(x));
+    base.widen(s.exec, first, x);
     times_blocks<Exec, A>(s.exec, s.gemm, x, Op::transpose, of_in, y);
     turn_rows<Exec, A>(s, of_out, w.rows(), first, y, x);
     body(x, first);
@@ -200,8 +205,7 @@ class PutBase {
   }
   void finish() const {
     if (options_.group > 0)
-      group_quantise<Exec, A>(s_.exec, as_vector<Exec, A>(held_), options_.group, options_.zero_in_range, base_.codes,
-                              base_.scales, base_.zeros);
+      group_quantise<Exec, A>(s_.exec, as_vector<Exec, A>(held_), options_.zero_in_range, base_.coded);
   }
 
  private:
@@ -280,8 +284,8 @@ void poet_effective(const ProductSpace<Exec>& s, const PoetOptions& options, con
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
-  const Matrix<const T, Exec> base = base_values(s, options, w);
-  for_rotated_rows<Exec, T>(s, options, w, base, {}, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+  const BaseRows<Exec, T> base{base_values(s, options, w)};
+  for_rotated_rows<Exec, T>(s, options, w, base, [&](const Matrix<A, Exec>& tile, std::size_t first) {
     put_elements<Exec, A, A>(s.exec, tile, part_of<Exec>(rows, first, tile.extent(0)), cols, out);
   });
 }
@@ -304,14 +308,14 @@ void poet_merge(const ProductSpace<Exec>& s, const PoetOptions& options, const P
   using A = Acc<T>;
   auto frame = s.workspace.frame();
   const auto rows = inverse_of(s, w.perm_out), cols = inverse_of(s, w.perm_in);
-  const Matrix<const T, Exec> values = options.group > 0 ? base_values(s, options, w) : copy_of(s, w.base.values);
-  const Matrix<const std::uint8_t, Exec> residuals = copy_of(s, w.base.residuals);
+  // Codes are read while sums are put elsewhere; values are written as they come.
+  const BaseRows<Exec, T> old{copy_of(s, w.base.values), copy_of(s, w.base.residuals), w.base.coded};
   s.exec.fence("permutation");  // the old permutations have been read
   draw();
   follow_index<Exec>(s.exec, w.perm_out, rows);
   follow_index<Exec>(s.exec, w.perm_in, cols);
   const PutBase<Exec, T> base(s, options, w);
-  for_rotated_rows<Exec, T>(s, options, w, values, residuals, [&](const Matrix<A, Exec>& tile, std::size_t first) {
+  for_rotated_rows<Exec, T>(s, options, w, old, [&](const Matrix<A, Exec>& tile, std::size_t first) {
     base.put(tile, part_of<Exec>(rows, first, tile.extent(0)), cols);
   });
   base.finish();

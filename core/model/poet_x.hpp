@@ -14,6 +14,7 @@
 #include "core/layout/rotation_record.hpp"
 #include "kernels/blas/gemm.hpp"
 #include "kernels/blas/workspace.hpp"
+#include "kernels/model/quantise.hpp"
 #include "kernels/optimizer/eigen.hpp"
 
 namespace sestina {
@@ -26,15 +27,14 @@ struct ProductSpace {
   Workspace<Exec>& workspace;
 };
 
-// The frozen base (out, in): values, or codes of 8 bits with scales and zeros of groups. Values in bf16 alone would
-// lose half a unit in their last place at each merge, 4 % of their length after 1,500 of them: a residual next to each
-// one keeps them to 16 bits (kernels/model/quantise.hpp). Passes read the values alone.
+// The frozen base (out, in): values, or codes of 8 or 4 bits. Values in bf16 alone would lose half a unit in their last
+// place at each merge, 4 % of their length after 1,500 of them, and codes as much of their step: a residual next to
+// each one keeps what is left over (kernels/model/quantise.hpp). Passes read the values, or codes, alone.
 template <class Exec, class T>
 struct PoetBase {
-  Matrix<T, Exec> values;  // empty where codes are kept
-  Vector<std::uint8_t, Exec> codes, zeros;
-  Vector<Acc<T>, Exec> scales;
+  Matrix<T, Exec> values;                     // empty where codes are kept
   Matrix<std::uint8_t, Exec> residuals = {};  // next to values; empty: none
+  GroupCodes<Exec, Acc<T>> coded = {};
 };
 
 template <class Exec, class T>

@@ -94,6 +94,9 @@ class PoetLinear final : public LinearForm<Exec, T> {
   static Vector<A, Exec> rotation(const FormedWeight& w, PoetPart part, std::size_t n) {
     return Vector<A, Exec>(static_cast<A*>(w.part[part]), n);
   }
+  static Vector<std::uint8_t, Exec> bytes_of(const FormedWeight& w, PoetPart part, std::size_t n) {
+    return Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[part]), n);
+  }
   static PoetBlocks<Exec, A> blocks(const PoetOptions& s, const PoetWeight<Exec, T>& views,
                                     const FormedWeight& gradient) {
     const std::size_t out = s.turned_by(views.rotation_out.extent(0)), in = s.turned_by(views.rotation_in.extent(0));
@@ -111,12 +114,14 @@ class PoetLinear final : public LinearForm<Exec, T> {
     if (s.group == 0) {
       views.base.values = Matrix<T, Exec>(static_cast<T*>(w.part[poet_base]), out, in);
       if (s.residual && w.part[poet_residual] != nullptr)
-        views.base.residuals = Matrix<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_residual]), out, in);
+        views.base.residuals = Matrix<std::uint8_t, Exec>(bytes_of(w, poet_residual, out * in).data(), out, in);
     } else {
-      const std::size_t groups = (out * in + s.group - 1) / s.group;
-      views.base.codes = Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_base]), out * in);
-      views.base.scales = Vector<A, Exec>(static_cast<A*>(w.part[poet_scales]), groups);
-      views.base.zeros = Vector<std::uint8_t, Exec>(static_cast<std::uint8_t*>(w.part[poet_zeros]), groups);
+      const std::size_t n = out * in, groups = group_count(n, s.group);
+      views.base.coded = {s.group, s.bits, bytes_of(w, poet_base, code_bytes(n, s.bits)),
+                          bytes_of(w, poet_zeros, groups),
+                          Vector<A, Exec>(static_cast<A*>(w.part[poet_scales]), groups)};
+      if (s.residual && w.part[poet_code_residual] != nullptr)
+        views.base.coded.residuals = bytes_of(w, poet_code_residual, n);
     }
     views.perm_in = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_in]), in);
     views.perm_out = Vector<std::int32_t, Exec>(static_cast<std::int32_t*>(w.part[poet_perm_out]), out);

@@ -47,16 +47,28 @@ constexpr std::size_t code_bytes(std::size_t elements, int bits) {
   return (elements * static_cast<std::size_t>(bits) + 7) / 8;
 }
 
-// Quantises w (n), row-major, to codes (code_bytes), scales and zeros (group_count); the last group may be shorter.
+// A residual is what a code leaves over, w / s - (code - z), in a byte for each number: in 128ths, signed, at most 127
+// of them, which holds a rounding of the code and one of the code of zero.
 template <class Exec, class A>
-void group_quantise(const Exec&, Vector<const A, Exec> w, std::size_t group, bool with_zero,
-                    Vector<std::uint8_t, Exec> codes, Vector<A, Exec> scales, Vector<std::uint8_t, Exec> zeros,
-                    int bits = 8);
+struct GroupCodes {
+  std::size_t group = 1;
+  int bits = 8;
+  Vector<std::uint8_t, Exec> codes, zeros;    // (code_bytes), (group_count)
+  Vector<A, Exec> scales;                     // (group_count)
+  Vector<std::uint8_t, Exec> residuals = {};  // (n); empty: none are kept
+};
+
+// Quantises w (n), row-major; the last group may be shorter.
+template <class Exec, class A>
+void group_quantise(const Exec&, Vector<const A, Exec> w, bool with_zero, const GroupCodes<Exec, A>&);
 
 // Sets w (n) from its codes, rounded to T.
 template <class Exec, class T>
-void group_dequantise(const Exec&, Vector<const std::uint8_t, Exec> codes, Vector<const Acc<T>, Exec> scales,
-                      Vector<const std::uint8_t, Exec> zeros, std::size_t group, Vector<T, Exec> w, int bits = 8);
+void group_dequantise(const Exec&, const GroupCodes<Exec, Acc<T>>&, Vector<T, Exec> w);
+
+// Sets x (n) to what codes and residuals, where they are kept, stand for together, from number `first` on.
+template <class Exec, class A>
+void widen_codes(const Exec&, const GroupCodes<Exec, A>&, std::size_t first, Vector<A, Exec> x);
 
 // A matrix in 8 bits whose rows carry their own scales, so that rows travel between ranks and lie in checkpoints as
 // bytes. A row (coded_row_bytes of kernels/base/dtype.hpp) holds the scales of its groups of columns, their codes of

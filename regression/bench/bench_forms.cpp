@@ -74,7 +74,7 @@ class Layer {
         scales_("scales", zeros_.size()),
         workspace_(workspace_bytes()) {
     const auto values = random_buffer<A>(s_.out * s_.in, 0.02, 3);
-    group_quantise<Host, A>(exec_, flat(values), group, true, flat(codes_), flat(scales_), flat(zeros_));
+    group_quantise<Host, A>(exec_, flat(values), true, coded());
   }
 
   void dense() {
@@ -85,10 +85,10 @@ class Layer {
 
   // micros: passes whose gradients are one sum; once: those of the rotations go back through the series together.
   void poet(bool keeps, bool coded, int micros = 1, bool once = false) {
-    const PoetOptions options{s_.block, 1, coded ? group : 0, true};
+    const PoetOptions options{.block = s_.block, .group = coded ? group : 0};
     PoetWeight<Host, T> weight{{}, flat(perm_in_), flat(perm_out_), flat(theta_in_), flat(theta_out_)};
     if (coded)
-      weight.base = {{}, flat(codes_), flat(zeros_), flat(scales_)};
+      weight.base.coded = coded();
     else
       weight.base.values = matrix(w_, s_.in);
     const ProductSpace<Host> space{exec_, gemm_, workspace_};
@@ -173,6 +173,8 @@ class Layer {
       for (std::size_t j = 0; j < s_.block; ++j) blocks(i, j) = static_cast<A>(d(i, i / s_.block * s_.block + j));
     cayley_neumann_backward<Host, A>(exec_, gemm_, workspace_, 1, flat(theta), blocks, false, flat(d_theta));
   }
+
+  GroupCodes<Host, A> coded() { return {group, 8, flat(codes_), flat(zeros_), flat(scales_)}; }
 
   Host exec_;
   Shape s_;

@@ -104,8 +104,9 @@ struct Layer {
       zeros = decltype(zeros)("zeros", group_count(out * in, s.group));
       scales = decltype(scales)("scales", 1, zeros.size());
     }
-    weight = {{Matrix<float, Space>(base.data(), base.extent(0), base.extent(1)), codes, zeros,
-               Vector<float, Space>(scales.data(), scales.size())},
+    weight = {{Matrix<float, Space>(base.data(), base.extent(0), base.extent(1)),
+               {},
+               {s.group, s.bits, codes, zeros, Vector<float, Space>(scales.data(), scales.size())}},
               perm_in,
               perm_out,
               flat(rotation_in),

@@ -78,11 +78,10 @@ Outcome replay_int8(const Space& exec, const Hdf5Reader& file) {
   const auto group = static_cast<std::size_t>(file.attribute("hyper", "group_size"));
   const typename Bench<Space>::Bytes codes("codes", w.size()), zeros("zeros", group_count(w.size(), group));
   const typename Bench<Space>::Floats scales("scales", 1, zeros.size()), back("back", w.extent(0), w.extent(1));
-  group_quantise<Space, float>(bench.exec, Vector<const float, Space>(w.data(), w.size()), group,
-                               file.attribute("hyper", "include_zero") != 0, codes,
-                               Vector<float, Space>(scales.data(), scales.size()), zeros);
-  group_dequantise<Space, float>(bench.exec, codes, Vector<const float, Space>(scales.data(), scales.size()), zeros,
-                                 group, Vector<float, Space>(back.data(), back.size()));
+  const GroupCodes<Space, float> coded{group, 8, codes, zeros, Vector<float, Space>(scales.data(), scales.size())};
+  group_quantise<Space, float>(bench.exec, Vector<const float, Space>(w.data(), w.size()),
+                               file.attribute("hyper", "include_zero") != 0, coded);
+  group_dequantise<Space, float>(bench.exec, coded, Vector<float, Space>(back.data(), back.size()));
   bench.check("codes", codes);
   bench.check("scales", scales);
   bench.check("zeros", zeros);

@@ -1,4 +1,4 @@
-"""P1 to P5: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) compared with AdamW (forms.toml)."""
+"""P1 to P6: forms of weights (POET-X, LoRA) and projected gradients (GaLore, APOLLO) compared with AdamW (forms.toml)."""
 
 import statistics
 
@@ -10,17 +10,18 @@ from spectrum import drift
 CELLS = {}
 
 
-def cell(name, label, rate, *settings, paper=""):
+def cell(name, label, rate, *settings, paper="", rate_of=""):
     name = f"form_{name}"
     after = drift if name in ("form_adamw", "form_poet32") else None
-    CELLS[name] = Cell(name, label, "-", settings, rate, paper=paper, deck="forms.toml", after=after)
+    CELLS[name] = Cell(name, label, "-", settings, rate, paper=paper, rate_of=rate_of, deck="forms.toml", after=after)
     return name
 
 
-def poet(block, *more, tag="", label="", paper="", optimizer=ADAMW):
+def poet(block, *more, tag="", label="", paper="", optimizer=ADAMW, rate_of=""):
     return cell(f"poet{block}{tag}", f"POET-X, blocks of {block}{label}", 1e-2, *optimizer, "model.linear.form=poet-x",
                 f"model.linear.block_size={block}", "model.linear.merge_every=100", "model.linear.clip_warmup_steps=10",
-                "model.linear.clip_start_ratio=0.1", "model.linear.clip_warmup_until=1500", *more, paper=paper)
+                "model.linear.clip_start_ratio=0.1", "model.linear.clip_warmup_until=1500", *more, paper=paper,
+                rate_of=rate_of)
 
 
 low_rank = ("optimizer.refresh.every=200", "optimizer.rank=16", "optimizer.weight_decay=0.01")
@@ -32,6 +33,17 @@ galore = cell("galore", "GaLore, rank 16", 1e-2, "optimizer.kind=galore", *low_r
 apollo = cell("apollo", "APOLLO, rank 16", 1e-2, "optimizer.kind=apollo", *low_rank)
 gaussian = poet(32, "model.linear.init=gaussian", tag="-gaussian", label=", weights not normalised")
 quantised = poet(32, "model.linear.variant=xq", "model.linear.group_size=64", tag="-xq", label=", weights in 8 bits")
+
+
+def coded(bits, residual=False):
+    """At the rate of weights in fp32."""
+    label = f", weights in {bits} bits" + (", merges compensated" if residual else "")
+    return poet(32, "model.linear.variant=xq", "model.linear.group_size=64", f"model.linear.base_bits={bits}",
+                f"model.linear.merge_residual={str(residual).lower()}", tag=f"-xq{bits}" + ("r" if residual else ""),
+                label=label, rate_of=blocks[2])
+
+
+bits8, bits8_kept, bits4, bits4_kept = coded(8), coded(8, True), coded(4), coded(4, True)
 muon = cell("muon", "Muon", 3e-3, *matrix("muon"))
 by_muon = poet(32, tag="-muon", label=", rotations by Muon", optimizer=matrix("muon"))
 by_soap = poet(32, tag="-soap", label=", rotations by SOAP", optimizer=matrix("soap"))
@@ -98,4 +110,9 @@ EXPERIMENTS = {
                              within("Q-GaLore within 5 % of GaLore", q_galore, galore, 0.05),
                              within("Q-APOLLO within 5 % of APOLLO", q_apollo, apollo, 0.05))),
     "P5": Experiment("P5: matrices and rotations by matrix optimizers", (adamw, muon, blocks[2], by_muon, by_soap),
-                     baseline=adamw, baseline_label="AdamW", claims=P5)}
+                     baseline=adamw, baseline_label="AdamW", claims=P5),
+    "P6": Experiment("P6: frozen weights in 8 and 4 bits", (blocks[2], bits4_kept, bits4, bits8, bits8_kept),
+                     baseline=blocks[2], baseline_label="weights in fp32",
+                     claims=(within("8 bits within 5 % of fp32", bits8, blocks[2], 0.05),
+                             within("4 bits, merges compensated, within 5 % of fp32", bits4_kept, blocks[2], 0.05),
+                             chain("4 bits: compensated merges < plain ones", losses(bits4_kept, bits4), "loss")))}

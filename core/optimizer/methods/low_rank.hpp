@@ -59,11 +59,11 @@ class Projector {
       return;
     }
     bits_ = static_cast<int>(options.projector_bits);
-    scales_ = state.vector("projector_scales");
+    const Vector<float, Space> scales = state.vector("projector_scales");
     const std::size_t n = code_bytes(size(), bits_);
     std::uint8_t* const codes = state.codes("projector_codes").data();
-    codes_ = Vector<std::uint8_t, Space>(codes, n);
-    zeros_ = Vector<std::uint8_t, Space>(codes + n, scales_.extent(0));
+    coded_ = {projector_group, bits_, Vector<std::uint8_t, Space>(codes, n),
+              Vector<std::uint8_t, Space>(codes + n, scales.extent(0)), scales};
   }
   std::size_t size() const { return size_.rows * size_.cols; }
 
@@ -72,23 +72,19 @@ class Projector {
     return bits_ == 32 ? whole_ : StateArray<Space>(ProjectorScratch<Space>(stream.workspace, size_).values, nullptr);
   }
   void keep(const Space& exec, const StateArray<Space>& place) const {
-    if (bits_ < 32)
-      group_quantise<Space, float>(exec, flat<const float, Space>(place.read()), projector_group, true, codes_, scales_,
-                                   zeros_, bits_);
+    if (bits_ < 32) group_quantise<Space, float>(exec, flat<const float, Space>(place.read()), true, coded_);
   }
   void recall(const Space& exec, const StateArray<Space>& place) const {
     if (bits_ == 32) return;
     const auto to = place.write();
-    group_dequantise<Space, float>(exec, codes_, scales_, zeros_, projector_group, flat<float, Space>(to.view()),
-                                   bits_);
+    group_dequantise<Space, float>(exec, coded_, flat<float, Space>(to.view()));
   }
 
  private:
   LowRank::Size size_;  // (r, n) on the right, (m, r) on the left
   int bits_ = 32;
   StateArray<Space> whole_;
-  Vector<std::uint8_t, Space> codes_, zeros_;
-  Vector<float, Space> scales_;
+  GroupCodes<Space, float> coded_;
 };
 
 template <class Space>

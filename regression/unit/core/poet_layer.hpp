@@ -19,17 +19,25 @@ struct PoetLayer {
 
   // most: blocks of a side, 0: as many as it has room for.
   PoetLayer(std::size_t out, std::size_t in, std::size_t block, bool residual, std::size_t most = 0)
-      : options{.block = block, .fourth = 2, .residual = residual, .most = most},
+      : PoetLayer(out, in, {.block = block, .fourth = 2, .residual = residual, .most = most}) {}
+  PoetLayer(std::size_t out, std::size_t in, const PoetOptions& of)
+      : options(of),
         gemm(exec),
         workspace(PoetScratch{sizeof(T), sizeof(A)}.merge(options, out, in)),
         base("base", out, in),
-        residuals("residuals", residual ? out : 0, residual ? in : 0),
+        residuals("residuals", of.residual ? out : 0, of.residual ? in : 0),
+        codes("codes", of.group > 0 ? code_bytes(out * in, of.bits) : 0),
+        zeros("zeros", of.group > 0 ? group_count(out * in, of.group) : 0),
+        scales("scales", zeros.size()),
         perm_in("in", in),
         perm_out("out", out),
-        rotation_in("rotation in", options.turned(in) * (block - 1) / 2),
-        rotation_out("rotation out", options.turned(out) * (block - 1) / 2) {
-    weight.base.values = base;
-    if (residual) weight.base.residuals = residuals;
+        rotation_in("rotation in", options.turned(in) * (of.block - 1) / 2),
+        rotation_out("rotation out", options.turned(out) * (of.block - 1) / 2) {
+    if (of.group > 0)
+      weight.base.coded = {of.group, of.bits, codes,
+                           zeros,    scales,  Line<std::uint8_t>(residuals.data(), residuals.size())};
+    else
+      weight.base = {base, residuals};
     weight.perm_in = perm_in;
     weight.perm_out = perm_out;
     weight.rotation_in = rotation_in;
@@ -67,6 +75,8 @@ struct PoetLayer {
   Workspace<Host> workspace;
   Values<T> base;
   Values<std::uint8_t> residuals;
+  Line<std::uint8_t> codes, zeros;
+  Line<A> scales;
   Line<std::int32_t> perm_in, perm_out;
   Line<A> rotation_in, rotation_out;
   PoetWeight<Host, T> weight;

@@ -93,6 +93,8 @@ TEST(LinearForm, PoetGradientsByDifferences) {
       c.linear.variant = variant;
       c.linear.even = variant == Variant::mem;
       expect_gradients(c);
+      c.linear.base_bits = 4;
+      if (variant == Variant::xq) expect_gradients(c);
     }
 }
 TEST(LinearForm, PoetGradientsWithBiasesAndNorms) {
@@ -303,13 +305,16 @@ void expect_codes_hold_weights(const ModelConfig& c) {
       error = std::max(error, std::abs(got[i] - want[i]));
     }
     EXPECT_GT(error, 0);
-    EXPECT_LE(error, 2 * largest / 255 * 1.01) << w.name;  // a whole step at the ends of a range
+    const double steps = (1 << c.linear.base_bits) - 1;
+    EXPECT_LE(error, 2 * largest / steps * 1.01) << w.name;  // a whole step at the ends of a range
   });
 }
 
 TEST(LinearForm, CodesHoldTheWeightsWithinHalfAStep) {
   ModelConfig c = formed_model("poet-x");
   c.linear.variant = Variant::xq;
+  expect_codes_hold_weights(c);
+  c.linear.base_bits = 4;
   expect_codes_hold_weights(c);
   expect_codes_hold_weights(formed_model("int8"));
 }
@@ -433,10 +438,14 @@ TEST(LinearForm, BudgetsAreWhatIsAllocated) {
         c.linear.variant = variant;
         expect_budget<float>(c, width_fp32, recompute);
         expect_budget<bf16>(c, width_bf16, recompute);
+        if (variant != Variant::xq || c.linear.form != "poet-x") continue;
+        c.linear.base_bits = 4;
+        c.linear.residual = true;
+        expect_budget<float>(c, width_fp32, recompute);
       }
 }
 
-// Of a frozen weight nothing is kept but the weight: a byte in xq, next to scales and permutations.
+// Of a frozen weight nothing is kept but the weight: a byte in xq, or half of one, next to scales and permutations.
 TEST(LinearForm, FrozenWeightsTakeNoMasterNoGradientAndNoState) {
   ModelConfig c = preset("llama-60m");
   c.linear.form = "poet-x";
@@ -448,10 +457,18 @@ TEST(LinearForm, FrozenWeightsTakeNoMasterNoGradientAndNoState) {
   const ModelSize dense = model_size(dense_model(c), all_layers(c), 1, 64, width_bf16, false, 0),
                   fast = size_of_variant(Variant::fast), mem = size_of_variant(Variant::mem),
                   xq = size_of_variant(Variant::xq);
+  c.linear.base_bits = 4;
+  const ModelSize four = size_of_variant(Variant::xq);
+  c.linear.residual = true;
+  const ModelSize kept = size_of_variant(Variant::xq);
+  std::int64_t frozen = 0;
+  for (const TensorSpec& spec : tensor_specs(c)) frozen += spec.part == 0 ? spec.elements() : 0;
   EXPECT_LT(fast.master + fast.gradients, dense.master + dense.gradients);
   EXPECT_LT(mem.activations, fast.activations);
   EXPECT_EQ(mem.weights, fast.weights);
   EXPECT_LT(xq.weights, mem.weights);
+  EXPECT_EQ(four.weights, xq.weights - static_cast<std::size_t>(frozen / 2));
+  EXPECT_EQ(kept.weights, four.weights + static_cast<std::size_t>(frozen));
 }
 
 // Weights of the layer that is due, and no others.
@@ -476,22 +493,6 @@ TEST(LinearForm, StaggeredLayersMergeOneAfterAnother) {
   merge_if_due<Host, double>(rig.model, rig.weights, 7, 4);
   EXPECT_NE(first().first, start.first);
   EXPECT_EQ(first().second, second.second);
-}
-
-TEST(LinearForm, ClipRisesBehindAMerge) {
-  LinearOptions o;
-  o.form = "poet-x";
-  o.merge_every = 10;
-  o.clip_warmup_steps = 4;
-  o.clip_warmup_until = 25;
-  o.clip_start_ratio = .2;
-  EXPECT_EQ(clip_norm_at(o, 1, 1), 1);  // before the first merge
-  EXPECT_EQ(clip_norm_at(o, 1, 11), .2);
-  EXPECT_DOUBLE_EQ(clip_norm_at(o, 1, 13), .6);
-  EXPECT_EQ(clip_norm_at(o, 1, 15), 1);
-  EXPECT_EQ(clip_norm_at(o, 2, 21), .4);
-  EXPECT_EQ(clip_norm_at(o, 1, 31), 1);  // it is over
-  EXPECT_EQ(clip_norm_at(LinearOptions{}, 3, 11), 3);
 }
 
 }  // namespace

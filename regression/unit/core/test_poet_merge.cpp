@@ -47,6 +47,30 @@ TEST(PoetMerge, AResidualKeepsWhatBf16WouldLose) {
   EXPECT_LT(relative_distance(single.dense(), want), 1e-4);
 }
 
+// The same for codes: each merge rounds to their grid again, in 4 bits by sixteen times as much as in 8.
+TEST(PoetMerge, AResidualKeepsWhatCodesWouldLose) {
+  PoetLayer<double> exact(24, 16, 4, false);
+  const auto layer = [](int bits, bool residual) {
+    return PoetLayer<float>(24, 16, {.block = 4, .fourth = 2, .group = 32, .bits = bits, .residual = residual});
+  };
+  PoetLayer<float> eight = layer(8, false), four = layer(4, false), eight_kept = layer(8, true),
+                   four_kept = layer(4, true);
+  for (std::uint64_t number = 1; number <= 200; ++number) {
+    const auto one = [&](auto& each) {
+      each.move(number, 0.02);
+      each.merge(number);
+    };
+    one(exact), one(eight), one(four), one(eight_kept), one(four_kept);
+  }
+  const std::vector<double> want = exact.dense();
+  const double of_eight = relative_distance(eight.dense(), want), of_four = relative_distance(four.dense(), want);
+  // What is left is one rounding to the grid, as the passes see it: some 0.3 of its step in the mean.
+  EXPECT_GT(of_eight, 0.04);
+  EXPECT_GT(of_four, 0.5);
+  EXPECT_LT(relative_distance(eight_kept.dense(), want), 0.01);
+  EXPECT_LT(relative_distance(four_kept.dense(), want), 0.15);
+}
+
 TEST(PoetMerge, NothingChangesWithoutARotation) {
   PoetLayer<bf16> plain(24, 16, 4, false), kept(24, 16, 4, true);
   EXPECT_EQ(plain.dense(), kept.dense());  // passes know of no residual
@@ -146,6 +170,8 @@ TEST(PoetMerge, ScratchIsACopyOfTheBaseAndTiles) {
   EXPECT_LT((PoetScratch{4, 4}.merge(options, m, n)), whole * 2 / 3);
   options.residual = true;
   EXPECT_LT((PoetScratch{2, 4}.merge(options, m, n)), whole / 2);
+  options.group = 256;  // all sums, and nothing next to them
+  EXPECT_LT((PoetScratch{2, 4}.merge(options, m, n)), whole * 2 / 3);
 }
 
 TEST(PoetMerge, ResidualsKeepSixteenBits) {

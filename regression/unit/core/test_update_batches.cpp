@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/optimizer/base/sides.hpp"
 #include "core/optimizer/base/update_batches.hpp"
 #include "matrix_rig.hpp"
 

@@ -14,9 +14,13 @@ using Variant = LinearOptions::Variant;
 struct Form {
   const char *form, *optimizer;
   Variant variant = Variant::fast;
+  int bits = 8;  // of codes; those of 4 have residuals
 };
-constexpr Form forms[] = {
-    {"poet-x", "adamw"}, {"poet-x", "adamw", Variant::mem}, {"poet-x", "adamw", Variant::xq}, {"lora", "muon"}};
+constexpr Form forms[] = {{"poet-x", "adamw"},
+                          {"poet-x", "adamw", Variant::mem},
+                          {"poet-x", "adamw", Variant::xq},
+                          {"poet-x", "adamw", Variant::xq, 4},
+                          {"lora", "muon"}};
 
 // Merges after updates 3 and 6, clipped in another way after them.
 TrainingCase formed_case(const Form& form, Family family = Family::llama) {
@@ -25,6 +29,8 @@ TrainingCase formed_case(const Form& form, Family family = Family::llama) {
   LinearOptions& linear = run.options.model.linear;
   linear.form = form.form;
   linear.variant = form.variant;
+  linear.base_bits = form.bits;
+  linear.residual = form.bits == 4;
   linear.block_size = 16;
   linear.one_block = form.variant == Variant::mem;
   linear.merge_every = 3;

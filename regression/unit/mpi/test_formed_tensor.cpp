@@ -101,7 +101,7 @@ CodesApart codes_apart(const TrainingCase& run, const Trained& one, const Traine
   std::size_t at = 0;
   for (const TensorSpec& spec : tensor_specs(run.options.model))
     for (std::int64_t i = 0; i < spec.elements(); ++i, ++at) {
-      if (spec.stored != Stored::code || spec.part != 0) continue;
+      if (spec.part != 0) continue;
       const double by = std::abs(double(one.weights[at]) - double(other.weights[at]));
       d.share += by > 0 ? 1 : 0;
       d.most = std::max(d.most, by);
@@ -111,14 +111,16 @@ CodesApart codes_apart(const TrainingCase& run, const Trained& one, const Traine
   return d;
 }
 
-// Groups of 8-bit weights stay in shards: ranks have the codes of one rank, until a merge rounds weights that sums in
+// Groups of coded weights stay in shards: ranks have the codes of one rank, until a merge rounds weights that sums in
 // another order have moved by some eps, of which a few are nearer to the next code then.
 TYPED_TEST(FormedTensor, CodedWeightsTrainAsOnOneRank) {
   for (int tp = 2; tp <= world().size(); tp *= 2)
-    for (const int steps : {2, 5}) {
+    for (const auto& [steps, bits] : {std::pair(2, 8), std::pair(5, 8), std::pair(2, 4), std::pair(5, 4)}) {
       TrainingCase run = cut_case("poet-x", "adamw", tp);
       run.options.model.linear.variant = Variant::xq;
       run.options.model.linear.group_size = 12;
+      run.options.model.linear.base_bits = bits;
+      run.options.model.linear.residual = bits == 4;
       const Trained one = train_alone<float, TypeParam>(alone(run), steps),
                     together = train_together<float, TypeParam>(run, steps);
       const CodesApart d = codes_apart(run, one, together);

@@ -407,6 +407,8 @@ TEST(PlannedBytes, OfFormsOfWeights) {
         linear.block_size = 12;
         linear.merge_every = 4;
         linear.group_size = 64;
+        linear.base_bits = schedule == Schedule::one_f_one_b ? 4 : 8;
+        linear.residual = variant == Variant::xq && linear.base_bits == 4;
         run.options.model.num_hidden_layers = 4;
         run.options.parallel.pp = 4;
         run.options.parallel.dp = 1;

@@ -116,6 +116,13 @@ std::vector<double> decoded_values(const Arena<Exec, T>& arena, std::size_t i) {
   return host_values<Exec>(values.data(), spec.elements());
 }
 
+// Returns the codes of 4 bits in these bytes, the lower half first.
+inline std::vector<double> halves(const std::vector<double>& bytes) {
+  std::vector<double> codes;
+  for (const double byte : bytes) codes.insert(codes.end(), {std::fmod(byte, 16), std::floor(byte / 16)});
+  return codes;
+}
+
 // What this rank computes with of tensor i of an arena.
 template <class Exec, class T>
 std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
@@ -134,6 +141,8 @@ std::vector<double> values_of(const Arena<Exec, T>& arena, std::size_t i) {
       return host_values<Exec>(static_cast<const std::int32_t*>(frozen), n);
     case Stored::code:
       return host_values<Exec>(static_cast<const std::uint8_t*>(frozen), n);
+    case Stored::half_code:
+      return halves(host_values<Exec>(static_cast<const std::uint8_t*>(frozen), n / 2));
     case Stored::coded_rows:
       break;
   }
