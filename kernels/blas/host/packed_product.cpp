@@ -76,6 +76,7 @@ struct Block {
 struct Pass {
   std::int64_t first, k, filled;
   bool begins, ends;
+  bool packs_b;  // else the panels of B are those of the rows before
 };
 
 struct ProductWork {
@@ -85,6 +86,16 @@ struct ProductWork {
 
   std::int64_t bytes_a(std::int64_t k) const { return k * kernel.rows * size_of(kernel.a); }  // of a panel
   std::int64_t bytes_b(std::int64_t k) const { return k * kernel.cols * size_of(kernel.b); }
+
+  // Returns the columns of a tile: those of the last one are no more vectors than it needs.
+  int width(const Block& block, std::int64_t tile_col) const {
+    const std::int64_t left = block.cols - tile_col * kernel.cols, vector = kernel.cols / 3;
+    if (kernel.narrow[0] == nullptr || left > 2 * vector) return kernel.cols;
+    return static_cast<int>(left > vector ? 2 * vector : vector);
+  }
+  TileKernel::Run run_of(int width) const {
+    return width == kernel.cols ? kernel.run : kernel.narrow[3 * width / kernel.cols - 1];
+  }
 
   // Returns whether the kernel reads a panel of A where it lies: whole rows of whole steps. Rows that are multiples of
   // 4 kB apart share a place in the first-level cache, and are packed.
@@ -109,14 +120,15 @@ struct ItemSums {
 
 void write(const ProductWork& work, const Block& block, std::int64_t panel, std::int64_t tile_col, const float* sums) {
   const auto& [kernel, p, x] = work;
+  const int width = work.width(block, tile_col);
   const std::int64_t row = block.row + panel * kernel.rows, col = block.col + tile_col * kernel.cols,
                      rows = std::min<std::int64_t>(kernel.rows, block.row + block.rows - row),
                      cols = std::min<std::int64_t>(kernel.cols, block.col + block.cols - col), at = row * p.ldc + col;
   const auto alpha = static_cast<float>(x.alpha);
   if (p.types == GemmTypes::bf16)
-    write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<bf16*>(x.c) + at);
+    write_tile(p, alpha, sums, width, rows, cols, static_cast<bf16*>(x.c) + at);
   else
-    write_tile(p, alpha, sums, kernel.cols, rows, cols, static_cast<float*>(x.c) + at);
+    write_tile(p, alpha, sums, width, rows, cols, static_cast<float*>(x.c) + at);
 }
 
 void run_item(const ProductWork& work, const Block& block, const Pass& pass, std::int64_t item, std::int64_t tile_col) {
@@ -129,11 +141,13 @@ void run_item(const ProductWork& work, const Block& block, const Pass& pass, std
   const auto sums_of = [&](std::int64_t i) {
     return alone ? own.tile + (i - begin) * size : block.sums + (i * across + tile_col) * size;
   };
+  const int width = work.width(block, tile_col);
+  const TileKernel::Run run = work.run_of(width);
   const std::byte* b = block.b + tile_col * work.bytes_b(pass.filled);
   for (std::int64_t first = 0; first < pass.filled; first += depth)
     for (std::int64_t i = begin; i < end; ++i)
-      kernel.run(std::min(depth, pass.filled - first), work.left(block, pass, i, first), b + work.bytes_b(first),
-                 !pass.begins || first > 0, sums_of(i));
+      run(std::min(depth, pass.filled - first), work.left(block, pass, i, first), b + first * width * size_of(kernel.b),
+          !pass.begins || first > 0, sums_of(i));
   if (!pass.ends) return;
   for (std::int64_t i = begin; i < end; ++i) write(work, block, i, tile_col, sums_of(i));
 }
@@ -154,8 +168,8 @@ void run_pass(const ProductWork& work, const Block& block, const Pass& pass) {
       pack_panel(a, kernel.a, kernel.step, block.row + i * kernel.rows, pass.first, pass.k, kernel.rows,
                  block.a + i * work.bytes_a(pass.filled));
 #pragma omp for schedule(static)
-  for (std::int64_t j = 0; j < panels_b; ++j)
-    pack_panel(b, kernel.b, kernel.step, block.col + j * kernel.cols, pass.first, pass.k, kernel.cols,
+  for (std::int64_t j = 0; j < (pass.packs_b ? panels_b : 0); ++j)
+    pack_panel(b, kernel.b, kernel.step, block.col + j * kernel.cols, pass.first, pass.k, work.width(block, j),
                block.b + j * work.bytes_b(pass.filled));
 #pragma omp for collapse(2) schedule(static)
   for (std::int64_t item = 0; item < items; ++item)
@@ -209,7 +223,8 @@ void PackedProducts::run(const Product& p, const Operands& x) {
           block.rows = std::min(most_rows, p.m - row);
           block.cols = std::min(most_cols, p.n - col);
           const std::int64_t here = std::min(pass_depth, p.k - first);
-          run_pass(work, block, {first, here, round_up(here, kernel.step), first == 0, first + here == p.k});
+          run_pass(work, block,
+                   {first, here, round_up(here, kernel.step), first == 0, first + here == p.k, row == 0 || here < p.k});
         }
     if (kernel.end != nullptr) kernel.end();
   }

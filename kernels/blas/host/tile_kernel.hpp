@@ -25,12 +25,15 @@ struct LeftPanel {
 // `add` says so. Panels and sums are aligned to 64 bytes; k is a multiple of `step`, to which panels are filled with
 // zeros. The bits of an element depend on its lines and on k alone, not on its place in the tile.
 struct TileKernel {
+  using Run = void (*)(std::int64_t k, const LeftPanel& a, const std::byte* b, bool add, float* sums);
   int rows = 0, cols = 0, step = 1;
   Packing a = Packing::wide, b = Packing::wide;
-  void (*run)(std::int64_t k, const LeftPanel& a, const std::byte* b, bool add, float* sums) = nullptr;
+  Run run = nullptr;
   // Called by each thread before its first tile of a product and after its last; null: nothing to do.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
+  // Of tiles with one vector of columns, and with two: for the last columns of a matrix. Null: it has none.
+  Run narrow[2] = {};
 };
 // Columns of the widest tile of any kernel.
 inline constexpr int max_tile_cols = 48;
@@ -82,7 +85,12 @@ void multiply_panels(std::int64_t k, const LeftPanel& a_panel, const std::byte* 
 
 template <int Lanes, int Vectors, int Rows>
 constexpr TileKernel wide_kernel_of() {
-  return {wide_rows, Lanes * Vectors, 1, Packing::wide, Packing::wide, multiply_panels<Lanes, Vectors, Rows>};
+  TileKernel kernel{wide_rows, Lanes * Vectors, 1, Packing::wide, Packing::wide, multiply_panels<Lanes, Vectors, Rows>};
+  if constexpr (Vectors == 3) {
+    kernel.narrow[0] = multiply_panels<Lanes, 1, Rows>;
+    kernel.narrow[1] = multiply_panels<Lanes, 2, Rows>;
+  }
+  return kernel;
 }
 
 }  // namespace sestina::host

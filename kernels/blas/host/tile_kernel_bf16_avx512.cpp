@@ -10,14 +10,16 @@
 namespace sestina::host {
 namespace {
 
-constexpr int rows = 8, vectors = 3, lanes = 16, cols = vectors * lanes;
+constexpr int rows = 8, lanes = 16;
 
 bool has_dot_products() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
 }
 
+template <int vectors>
 void multiply(std::int64_t k, const LeftPanel& a_panel, const std::byte* b, bool add, float* sums) {
+  constexpr int cols = vectors * lanes;
   const std::byte* a = a_panel.data;
   __m512 sum[rows][vectors];
   for (int i = 0; i < rows; ++i)
@@ -41,7 +43,10 @@ void multiply(std::int64_t k, const LeftPanel& a_panel, const std::byte* b, bool
 
 TileKernel bf16_kernel_avx512bf16() {
   if (!has_dot_products()) return {};
-  return {rows, cols, 2, Packing::pairs, Packing::pairs, multiply};
+  TileKernel kernel{rows, 3 * lanes, 2, Packing::pairs, Packing::pairs, multiply<3>};
+  kernel.narrow[0] = multiply<1>;
+  kernel.narrow[1] = multiply<2>;
+  return kernel;
 }
 
 }  // namespace sestina::host
