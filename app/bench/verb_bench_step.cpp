@@ -53,6 +53,7 @@ struct StepBench {
   } products;  // those of the rank that multiplies longest
   double memory_gbs = 0, memory_bytes = 0;
   RefreshPeriods periods = {};  // with optimizer.refresh.every = "auto"
+  RefreshLag lag = {};          // with staleness = "auto"
 };
 
 // Serves this rank's share of the source.
@@ -124,19 +125,19 @@ StepBench::Products time_products(Executor& executor, int steps, const std::func
   return {median(seconds), median(flops) / median(seconds) * 1e-12, 0};
 }
 
-// Sets periods with optimizer.refresh.every = "auto", and who refreshes with executor = "auto". The first step makes
-// first results, and allocates: the second one is timed.
-RefreshPeriods set_periods(Executor& executor, const Options& options, Communicator& world,
-                           const std::function<void()>& step) {
+// Sets periods with optimizer.refresh.every = "auto", S with staleness = "auto", and who refreshes with executor =
+// "auto", where one of them is. The first step makes first results, and allocates: the second one is timed.
+void set_refreshes(StepBench& bench, Executor& executor, const Options& options, Communicator& world,
+                   const std::function<void()>& step) {
+  const RefreshOptions& refresh = options.optimizer.refresh;
+  if (!refresh.automatic && !refresh.fits_staleness && !refresh.chooses_executor) return;
   step();
   const double start = now_seconds();
   step();
   const RefreshSpeed speed = agreed_speed(now_seconds() - start, options, world);
-  const RefreshOptions& refresh = options.optimizer.refresh;
-  RefreshPeriods periods;
-  if (refresh.automatic) use_periods(executor, periods = fit_periods(executor.plan(), speed));
-  if (refresh.chooses_executor) use_executors(executor, agreed_executors(executor, speed, periods));
-  return periods;
+  if (refresh.automatic) use_periods(executor, bench.periods = fit_periods(executor.plan(), speed));
+  if (refresh.fits_staleness) use_staleness(executor, bench.lag = fit_staleness(executor.plan(), speed));
+  if (refresh.chooses_executor) use_executors(executor, agreed_executors(executor, speed, bench.periods));
 }
 
 // Runs steps with fixed hyper-parameters.
@@ -166,9 +167,8 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
     const auto waits = executor.take_seconds();
     clock.move_waits(waits.gather, waits.reduce, waits.homes, waits.update);
   };
-  RefreshPeriods periods;
-  if (options.optimizer.refresh.automatic || options.optimizer.refresh.chooses_executor)
-    periods = set_periods(executor, options, runtime.world(), step);
+  StepBench chosen;
+  set_refreshes(chosen, executor, options, runtime.world(), step);
   for (int i = 0; i < arguments.warmup; ++i) step();
   std::vector<RankStep> mine;
   for (int i = 0; i < arguments.steps; ++i) {
@@ -177,7 +177,8 @@ StepBench time_steps(const StepOptions& run, const BenchArguments& arguments, Ru
     mine.back().seconds = clock.seconds();
   }
   StepBench result = medians(mine, runtime.world());
-  result.periods = std::move(periods);
+  result.periods = std::move(chosen.periods);
+  result.lag = chosen.lag;
   result.products = time_products(executor, std::max(1, std::min(5, arguments.steps)), step);
   executor.finish_steps();
   executor.finish_gather();
@@ -216,6 +217,7 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
                                               {"memory_bandwidth_gbs", bench.memory_gbs},
                                               {"memory_peak_bytes", static_cast<std::uint64_t>(bench.memory_bytes)},
                                               {"refresh_every", bench.periods.of},
+                                              {"refresh_staleness", bench.lag.updates},
                                               {"steps", arguments.steps}}
                            .dump());
     return;
@@ -239,6 +241,7 @@ void print(const StepBench& bench, const Options& options, const BenchArguments&
       100 * bench.products.tflops / bench.products.peak_tflops, bench.products.peak_tflops);
   fmt::print("peak memory        {:9.1f} MB\n", bench.memory_bytes * 1e-6);
   if (options.optimizer.refresh.automatic) fmt::print("refreshes          {}\n", to_text(bench.periods));
+  if (options.optimizer.refresh.fits_staleness) fmt::print("refreshes          {}\n", to_text(bench.lag));
 }
 
 int bench_on_ranks(const BenchArguments& arguments, Runtime& runtime) {

@@ -83,6 +83,10 @@ void use_periods(Executor& executor, const RefreshPeriods& periods) {
   for (PipelineStage* stage : executor.runs()) stage->optimizer_control().set_refresh_periods(periods.of);
 }
 
+void use_staleness(Executor& executor, const RefreshLag& lag) {
+  for (PipelineStage* stage : executor.runs()) stage->optimizer_control().set_refresh_staleness(lag.updates);
+}
+
 RefreshExecutors agreed_executors(const Executor& executor, RefreshSpeed speed, const RefreshPeriods& periods) {
   if (const auto declared = declared_flops(executor.plan().input.machine))
     speed = {.step_s = speed.step_s, .flops = *declared};

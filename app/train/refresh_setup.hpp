@@ -27,6 +27,9 @@ RefreshSpeed measure_speed(Executor&, const SampleSet& training, const Options&,
 // Gives the periods to the optimizers of all stages of this rank.
 void use_periods(Executor&, const RefreshPeriods&);
 
+// Gives S, which optimizer.refresh.staleness = "auto" chose, to the same.
+void use_staleness(Executor&, const RefreshLag&);
+
 // Chooses who computes refreshes (optimizer.refresh.executor = "auto"), with machine.worker_gflops in the place of the
 // workers' measured speed where it is given; says the table.
 RefreshExecutors agreed_executors(const Executor&, RefreshSpeed, const RefreshPeriods&);

@@ -130,9 +130,10 @@ Trainer::Trainer(const StageMaker& stages, const TrainSetup& setup, Runtime& run
 void Trainer::set_refreshes() {
   const RefreshOptions& refresh = options_.optimizer.refresh;
   const bool fits = refresh.automatic && periods_.of.empty(),
-             chooses = refresh.chooses_executor && executors_.in_update.empty();
+             chooses = refresh.chooses_executor && executors_.in_update.empty(),
+             lags = refresh.fits_staleness && lag_.updates == 0;
   RefreshSpeed speed;
-  if (fits || chooses) speed = measure_speed(executor_, training_, options_, runtime_.world());
+  if (fits || chooses || lags) speed = measure_speed(executor_, training_, options_, runtime_.world());
   if (fits) {
     periods_ = fit_periods(executor_.plan(), speed);
     spdlog::info("refresh    {}: an update takes {:.3g} s, a worker refreshes {}", to_text(periods_), speed.step_s,
@@ -145,11 +146,25 @@ void Trainer::set_refreshes() {
     spdlog::info("refresh    {}, as the checkpoint says", to_text(periods_));
   }
   if (refresh.automatic) use_periods(executor_, periods_);
+  if (refresh.fits_staleness) set_staleness(lags, speed);
   if (chooses)
     executors_ = agreed_executors(executor_, speed, periods_);
   else if (refresh.chooses_executor)
     spdlog::info("refresh    {}, as the checkpoint says", to_text(executors_));
   if (refresh.chooses_executor) use_executors(executor_, executors_);
+}
+
+void Trainer::set_staleness(bool is_new, const RefreshSpeed& speed) {
+  if (is_new) lag_ = fit_staleness(executor_.plan(), speed);
+  if (is_new)
+    spdlog::info("refresh    results are {}: an update takes {:.3g} s, a worker refreshes {}", to_text(lag_),
+                 speed.step_s, to_text(speed));
+  else
+    spdlog::info("refresh    results are {}, as the checkpoint says", to_text(lag_));
+  if (!lag_.is_enough)
+    spdlog::warn("workers need more than the {} updates of optimizer.refresh.{} for all refreshes: updates wait",
+                 lag_.updates + 1, options_.optimizer.matrix->refresh_drift > 0 ? "drift_check" : "every");
+  use_staleness(executor_, lag_);
 }
 
 ExitCode Trainer::run() {

@@ -109,7 +109,8 @@ class Trainer final {
   [[noreturn]] void fail_unsaved(double failed, const char* what);  // fails on all ranks; failed: the largest of all
   bool stop_voted();                                                // votes on all ranks together
   void load();
-  void set_refreshes();   // optimizer.refresh.every = "auto", executor = "auto"; collective
+  void set_refreshes();  // optimizer.refresh.every, staleness, executor = "auto"; collective
+  void set_staleness(bool is_new, const RefreshSpeed&);
   void drain_pipeline();  // checkpoint.pipeline
   void load_in_flight(const CheckpointReader&, const nlohmann::json& extra);
   void load_refreshes(const nlohmann::json& extra);
@@ -158,6 +159,7 @@ class Trainer final {
   StepReport report_;
   const ReportParts told_;      // parts of a step's report that all ranks are told
   RefreshPeriods periods_;      // with every = "auto": chosen at the start of the run, and kept
+  RefreshLag lag_;              // the same with staleness = "auto"
   RefreshExecutors executors_;  // the same with executor = "auto"
   PhaseClock& clock_;
   EnergyCounters energy_;

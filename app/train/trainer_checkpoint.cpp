@@ -58,6 +58,7 @@ RunState Trainer::run_state() const {
   nlohmann::json extra{{"skipped", skipped_}};
   if (const auto pipeline = executor_.pipeline_state()) extra["pipeline"] = json_of(*pipeline);
   if (!periods_.of.empty()) extra["refresh_periods"] = periods_.of;
+  if (lag_.updates > 0) extra["refresh_staleness"] = lag_.updates;
   if (!executors_.in_update.empty()) extra["refresh_executors"] = executors_.in_update;
   save_spikes(extra);
   state.extra = extra.dump();
@@ -191,11 +192,11 @@ void Trainer::load() {
   metrics_.rewind(step_, step_);
 }
 
-// Reads periods and who refreshes; there is nothing where the checkpoint is of a run with another
-// optimizer.refresh.every or executor, which a fork may be.
+// Reads periods, staleness and who refreshes; there is nothing where the checkpoint is of a run with another
+// optimizer.refresh.every, staleness or executor, which a fork may be.
 void Trainer::load_refreshes(const nlohmann::json& extra) {
   const RefreshOptions& refresh = options_.optimizer.refresh;
-  if (!refresh.automatic && !refresh.chooses_executor) return;
+  if (!refresh.automatic && !refresh.chooses_executor && !refresh.fits_staleness) return;
   const std::size_t matrices = matrix_count(tensor_specs(options_.model), options_.optimizer);
   const std::int64_t least = options_.optimizer.matrix->refresh_staleness + 1;
   if (const auto found = extra.find("refresh_periods"); refresh.automatic && found != extra.end()) {
@@ -204,6 +205,8 @@ void Trainer::load_refreshes(const nlohmann::json& extra) {
                       std::all_of(periods.begin(), periods.end(), [&](std::int64_t p) { return p >= least; });
     if (fits) periods_.of = std::move(periods);
   }
+  if (const auto found = extra.find("refresh_staleness"); refresh.fits_staleness && found != extra.end())
+    if (const auto updates = found->get<std::int64_t>(); updates >= 1 && updates < least) lag_.updates = updates;
   if (const auto found = extra.find("refresh_executors"); refresh.chooses_executor && found != extra.end()) {
     std::vector<std::uint8_t> in_update = found->get<std::vector<std::uint8_t>>();
     if (in_update.size() == matrices) executors_.in_update = std::move(in_update);

@@ -111,6 +111,12 @@ std::optional<RefreshPeriods> planned_periods(const RunPlan& run) {
   return fit_periods(run.plan, {*run.forward_backward_s, worker_speed(o)});
 }
 
+std::optional<RefreshLag> planned_lag(const RunPlan& run) {
+  const Options& o = run.options;
+  if (!o.optimizer.refresh.fits_staleness || !run.forward_backward_s) return std::nullopt;
+  return fit_staleness(run.plan, {*run.forward_backward_s, worker_speed(o)});
+}
+
 // [machine] of a device says nothing of the cores next to it, unless it has the speed of workers.
 bool knows_workers(const Options& o) {
   const bool on_device = planned_threads(o) == 0 || o.machine.memory || o.optimizer.refresh.chooses_executor;
@@ -177,6 +183,7 @@ RunPlan make_run_plan(const Options& options) {
   estimate(run);
   if (options.optimizer.matrix) run.measured = measured_shapes(run.plan.stages, run.plan.input);
   run.refresh_periods = planned_periods(run);
+  run.refresh_lag = planned_lag(run);
   run.refresh_executors = planned_executors(run);
   estimate_workers(run);
   return run;

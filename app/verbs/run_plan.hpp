@@ -32,6 +32,7 @@ struct RunPlan {
   std::optional<double> forward_backward_s, optimizer_s, network_s, checkpoint_s, nvme_s,
       link_s;                                         // empty: the machine is not known
   std::optional<RefreshPeriods> refresh_periods;      // with every = "auto", where the machine is known
+  std::optional<RefreshLag> refresh_lag;              // the same with staleness = "auto"
   std::optional<RefreshExecutors> refresh_executors;  // with executor = "auto", where the machine is known
   // Asynchronous refreshes of the busiest rank in an update: what its workers compute, over the mean of all ranks, and
   // their time.

@@ -189,6 +189,8 @@ Json to_json(const RunPlan& run) {
   if (plan.pp > 1) out["pipeline"] = pipeline_json(run);
   if (run.options.optimizer.refresh.automatic)  // by matrix; null: the machine is not known
     out["refresh_periods"] = run.refresh_periods ? Json(run.refresh_periods->of) : Json(nullptr);
+  if (run.options.optimizer.refresh.fits_staleness)
+    out["refresh_staleness"] = run.refresh_lag ? Json(run.refresh_lag->updates) : Json(nullptr);
   if (run.options.optimizer.refresh.chooses_executor)  // by matrix: 1 in the update; null: the machine is not known
     out["refresh_in_update"] = run.refresh_executors ? Json(run.refresh_executors->in_update) : Json(nullptr);
   out["updates"] = updates_json(plan);

@@ -202,6 +202,11 @@ void print_refreshes(const RunPlan& run) {
         "refreshes   by workers or in the update, chosen at the start; not known without machine.peak_tflops and "
         "machine.worker_gflops\n\n");
   }
+  if (run.refresh_lag)
+    fmt::print("refreshes   {}{}, at the rates of [machine]; a run measures its own at its start\n\n",
+               to_text(*run.refresh_lag), run.refresh_lag->is_enough ? "" : ", which is less than workers need");
+  else if (run.options.optimizer.refresh.fits_staleness)
+    fmt::print("refreshes   as late as workers need, measured at the start; not known without machine.peak_tflops\n\n");
   if (!run.options.optimizer.refresh.automatic) return;
   if (run.refresh_periods)
     fmt::print("refreshes   {}, at the rates of [machine]; a run measures its own at its start\n\n",

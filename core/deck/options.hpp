@@ -125,9 +125,10 @@ struct OptimizerGroup {  // [[optimizer.group]]: later groups win
   std::optional<std::string> kind;          // the elementwise rule or optimizer.kind: overrides the routing
   std::optional<double> beta1, beta2, eps;  // of the elementwise rule, where it updates
 };
-struct RefreshOptions {    // [optimizer.refresh]; every: MatrixOptions
-  bool automatic = false;  // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
-  bool stagger = false;    // matrix i at updates with (t + i) mod every = 0, not all at once
+struct RefreshOptions {         // [optimizer.refresh]; every: MatrixOptions
+  bool automatic = false;       // every = "auto": as often as workers can (parallel/plan/refresh_budget.hpp)
+  bool fits_staleness = false;  // staleness = "auto": MatrixOptions has the most that it may be
+  bool stagger = false;         // matrix i at updates with (t + i) mod every = 0, not all at once
   enum class Budget { uniform, stage_aware, reversed } budget = Budget::uniform;  // parallel/plan/refresh_budget.hpp
   double budget_power = 1;
   std::int64_t count = 0, window = 0;  // one stage's share: refreshes in so many updates; 0: one in `every`

@@ -35,6 +35,42 @@ bool copies_gradients(const MatrixKind& kind, MatrixOptions matrix) {
   return std::any_of(fields.begin(), fields.end(), [](const FieldSize& field) { return field.name == "snapshot"; });
 }
 
+// Reads S, the updates from a copy to the use of its result. With "auto" a run finds it at its start: until then it is
+// the most that it may be.
+void read_staleness(Deck& deck, MatrixOptions& matrix, RefreshOptions& refresh) {
+  constexpr const char* key = "optimizer.refresh.staleness";
+  const std::int64_t longest = matrix.refresh_every - 1;
+  constexpr std::int64_t usual = 5;  // as in the paper on Asteria
+  const DeckRange range = refresh.automatic ? DeckRange{.min = 1} : not_negative;
+  const std::int64_t fallback = refresh.automatic ? usual : std::min(usual, longest);
+  const std::optional<std::int64_t> given = deck.integer_or(key, "auto", fallback, range);
+  refresh.fits_staleness = !given;
+  matrix.refresh_staleness = given.value_or(longest);
+  if (refresh.fits_staleness && refresh.automatic)
+    deck.error(key, "conflicts with optimizer.refresh.every = \"auto\", whose periods follow from it",
+               "an integer >= 1");
+  else if (refresh.fits_staleness && longest < 1)
+    deck.error(key, "no result can be late with optimizer.refresh.every = 1", "0");
+  else if (!refresh.automatic && matrix.refresh_staleness > longest)
+    deck.error(key,
+               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.{} = {})",
+                           matrix.refresh_drift > 0 ? "drift_check" : "every", matrix.refresh_every),
+               fmt::format("0 to {}", longest));
+}
+
+// Refuses what needs to know S before the run measures it.
+void require_known_staleness(Deck& deck, const MatrixOptions& matrix, const RefreshOptions& refresh) {
+  if (!refresh.fits_staleness) return;
+  constexpr const char* key = "optimizer.refresh.staleness";
+  if (matrix.refresh_eager)
+    deck.error(key, "conflicts with optimizer.refresh.visibility = \"eager\", where it bounds how far replicas drift",
+               "an integer");
+  if (refresh.chooses_executor)
+    deck.error(key, "conflicts with optimizer.refresh.executor = \"auto\", which chooses by it", "an integer");
+  if (refresh.budget != RefreshOptions::Budget::uniform)
+    deck.error(key, "conflicts with optimizer.refresh.budget, by which stages have periods of their own", "an integer");
+}
+
 // Reads the keys that only asynchronous refreshes have.
 void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix, RefreshOptions& refresh) {
   constexpr const char *mode = "optimizer.refresh.mode", *late = "optimizer.refresh.staleness",
@@ -52,17 +88,7 @@ void read_asynchronous(Deck& deck, const MatrixKind& kind, MatrixOptions& matrix
     deck.error(mode, "kind = \"" + kind.name + "\" has no refresh that a worker could compute", "inline");
   const std::string reason = kind.inline_reason ? kind.inline_reason(matrix) : "";
   if (!reason.empty()) deck.error(mode, "conflicts with " + reason, "inline");
-  const std::int64_t longest = matrix.refresh_every - 1;
-  constexpr std::int64_t usual = 5;  // as in the paper on Asteria
-  if (refresh.automatic)
-    matrix.refresh_staleness = deck.integer(late, usual, {.min = 1});
-  else
-    matrix.refresh_staleness = deck.integer(late, std::min(usual, longest), not_negative);
-  if (!refresh.automatic && matrix.refresh_staleness > longest)
-    deck.error(late,
-               fmt::format("a refresh would fall due before the previous one (optimizer.refresh.{} = {})",
-                           matrix.refresh_drift > 0 ? "drift_check" : "every", matrix.refresh_every),
-               fmt::format("0 to {}", longest));
+  read_staleness(deck, matrix, refresh);
   matrix.snapshot_bf16 = deck.choice(snapshot, "fp32", {"fp32", "bf16"}) == "bf16";
   if (matrix.snapshot_bf16 && copies_gradients(kind, matrix))
     deck.error(snapshot, "kind = \"" + kind.name + "\" copies a gradient, and no symmetric factor", "\"fp32\"");
@@ -175,6 +201,7 @@ RefreshOptions read_refresh(Deck& deck, const MatrixKind& kind, MatrixOptions& m
     deck.error(stagger, "optimizer.refresh.every = \"auto\" spreads refreshes over all updates", "true");
   else if (refresh.automatic && refresh.budget != RefreshOptions::Budget::uniform)
     deck.error(every, "conflicts with optimizer.refresh.budget, which shares out a period", "an integer >= 1");
+  require_known_staleness(deck, matrix, refresh);
   if (matrix.refresh_drift > 0) check_drift(deck, kind, matrix, refresh);
   refresh.max_failures = deck.integer("optimizer.refresh.max_failures", refresh.max_failures, not_negative);
   return refresh;

@@ -158,6 +158,9 @@ class StreamSet : public MatrixSet<Exec> {
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
     for (Stream<Space>& stream : streams_) stream.refresh.policy.periods = periods;
   }
+  void set_refresh_staleness(std::int64_t updates) override {
+    for (Stream<Space>& stream : streams_) stream.refresh.policy.staleness = updates;
+  }
   void set_refresh_executors(const std::vector<std::uint8_t>& in_update) override {
     for (Stream<Space>& stream : streams_) stream.refresh.policy.in_update = in_update;
   }

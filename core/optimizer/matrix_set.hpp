@@ -66,6 +66,9 @@ class MatrixSet {
   // Sets periods by index of the matrix in the whole model, in the place of MatrixOptions::refresh_every. Called before
   // the first update.
   virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
+  // Sets how many updates after its copy a result is used, at most MatrixOptions::refresh_staleness. Called as well
+  // before the first update.
+  virtual void set_refresh_staleness(std::int64_t updates) = 0;
   // Says, by the same index, which matrices an update refreshes itself although there are workers. Called as well
   // before the first update, or when nothing is in flight.
   virtual void set_refresh_executors(const std::vector<std::uint8_t>& in_update) = 0;

@@ -64,6 +64,9 @@ class Optimizer final : public OptimizerControl {
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override {
     if (matrices_) matrices_->set_refresh_periods(periods);
   }
+  void set_refresh_staleness(std::int64_t updates) override {
+    if (matrices_) matrices_->set_refresh_staleness(updates);
+  }
   void set_refresh_executors(const std::vector<std::uint8_t>& in_update) override {
     if (matrices_) matrices_->set_refresh_executors(in_update);
   }

@@ -208,6 +208,22 @@ RefreshPeriods fit_periods(const Plan& plan, const RefreshSpeed& speed) {
   return result;
 }
 
+RefreshLag fit_staleness(const Plan& plan, const RefreshSpeed& speed) {
+  const OptimizerOptions& o = plan.input.optimizer;
+  const std::int64_t every = o.matrix->refresh_every;
+  RefreshLag lag{1};
+  for (const std::vector<RefreshLoad>& loads : loads_of(plan, matrix_index(tensor_specs(plan.input.model), o), speed)) {
+    const std::int64_t needed = fit_staleness(loads, every, o.refresh.stagger, o.refresh.workers, speed.step_s);
+    lag.is_enough = lag.is_enough && needed > 0;
+    lag.updates = std::max(lag.updates, needed > 0 ? needed : every - 1);
+  }
+  return lag;
+}
+
+std::string to_text(const RefreshLag& lag) {
+  return fmt::format("used {} update{} after their copies", lag.updates, lag.updates == 1 ? "" : "s");
+}
+
 namespace {
 
 // Returns the names of all matrices of the model, by index, with * for the layer.

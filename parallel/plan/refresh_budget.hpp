@@ -44,6 +44,14 @@ struct RefreshPeriods {
 };
 RefreshPeriods fit_periods(const Plan&, const RefreshSpeed&);
 
+// How late results are used that the workers of all ranks have ready in time (optimizer.refresh.staleness = "auto").
+struct RefreshLag {
+  std::int64_t updates = 0;  // S; 0: not chosen
+  bool is_enough = true;     // false: workers need more than a period has, and updates wait
+};
+RefreshLag fit_staleness(const Plan&, const RefreshSpeed&);
+std::string to_text(const RefreshLag&);  // "used 3 updates after their copies"
+
 // Returns the FLOP/s of a worker that the deck declares (machine.worker_gflops), if it does.
 std::optional<double> declared_flops(const MachineOptions&);
 

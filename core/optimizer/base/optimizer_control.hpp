@@ -61,6 +61,7 @@ class OptimizerControl {
   virtual void dump_failures(const RefreshDump&) = 0;
   // Called before the first update, see MatrixSet.
   virtual void set_refresh_periods(const std::vector<std::int64_t>&) = 0;
+  virtual void set_refresh_staleness(std::int64_t updates) = 0;
   virtual void set_refresh_executors(const std::vector<std::uint8_t>& in_update) = 0;
   virtual void page_to(const std::shared_ptr<Pager>&) = 0;
 };

@@ -164,6 +164,7 @@ struct RefreshPolicy {
   std::int64_t count = 0, window = 0;      // so many refreshes in a window, spread evenly; 0: one in `every` updates
   RefreshDump dump;                        // empty: nobody wants it
   std::vector<std::int64_t> periods = {};  // by MatrixShape::index, in the place of `every`; empty: none
+  std::int64_t staleness = 0;              // in the place of MatrixOptions::refresh_staleness; 0: that one
   // By MatrixShape::index: 1 where the update itself refreshes, and no worker (optimizer.refresh.executor = "auto").
   std::vector<std::uint8_t> in_update = {};  // empty: 0
   bool is_in_update(std::int64_t index) const {

@@ -123,8 +123,11 @@ double RefreshLoad::alone(int workers) const {
   return *std::max_element(busy.begin(), busy.end());
 }
 
-bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::int64_t>& periods, int workers,
-                std::int64_t staleness, double step_s) {
+namespace {
+
+// Each matrix is due at updates t with (t + phase) mod period = 0.
+bool plays_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::int64_t>& periods,
+                   const std::vector<std::int64_t>& phases, int workers, std::int64_t staleness, double step_s) {
   if (loads.empty()) return true;
   constexpr std::int64_t rounds = 3;  // of the longest period: periods differ, and fall together now and then
   const std::int64_t end = rounds * *std::max_element(periods.begin(), periods.end());
@@ -138,7 +141,7 @@ bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::in
   for (std::int64_t t = 0; t < end; ++t) {
     const double now = static_cast<double>(t) * step_s, next = t + 1 < end ? now + step_s : forever;
     for (std::size_t i = 0; i < loads.size(); ++i)
-      if ((t + refresh_phase(loads[i].index, periods[i])) % periods[i] == 0)
+      if ((t + phases[i]) % periods[i] == 0)
         for (const double seconds : loads[i].jobs) queue.push({now + patience[i], seconds});
     while (!queue.empty() && free.top() < next) {
       const Job job = queue.top();
@@ -148,6 +151,36 @@ bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::in
     }
   }
   return true;
+}
+
+}  // namespace
+
+bool is_in_time(const std::vector<RefreshLoad>& loads, const std::vector<std::int64_t>& periods, int workers,
+                std::int64_t staleness, double step_s) {
+  std::vector<std::int64_t> phases;
+  for (std::size_t i = 0; i < loads.size(); ++i) phases.push_back(refresh_phase(loads[i].index, periods[i]));
+  return plays_in_time(loads, periods, phases, workers, staleness, step_s);
+}
+
+std::int64_t fit_staleness(const std::vector<RefreshLoad>& loads, std::int64_t every, bool staggered, int workers,
+                           double step_s) {
+  const std::vector<std::int64_t> periods(loads.size(), every);
+  std::vector<std::int64_t> phases;
+  double alone = 0;
+  for (const RefreshLoad& load : loads) {
+    phases.push_back(staggered ? load.index : 0);
+    alone = std::max(alone, load.alone(workers));
+  }
+  const auto good = [&](std::int64_t s) {
+    return static_cast<double>(s) * step_s >= alone && plays_in_time(loads, periods, phases, workers, s, step_s);
+  };
+  std::int64_t low = 0, high = every - 1;  // low is too little
+  if (high < 1 || !good(high)) return 0;
+  while (low + 1 < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (good(middle) ? high : low) = middle;
+  }
+  return high;
 }
 
 namespace {

@@ -1,5 +1,5 @@
 // optimizer.refresh.every = "auto": the speed at which one worker refreshes, and the period of each matrix that follows
-// from it. No Kokkos.
+// from it; staleness = "auto": how late results are that workers have ready in time. No Kokkos.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -43,6 +43,12 @@ struct RefreshLoad {
 // period: it is expected as soon as it can be done alone.
 std::vector<std::int64_t> fit_periods(const std::vector<RefreshLoad>&, int workers, std::int64_t staleness,
                                       double step_s);
+
+// optimizer.refresh.staleness = "auto": returns the smallest S, from 1 to every - 1, at which the workers, played
+// through in the same way, are late with nothing, where all matrices are due in every `every`-th update, or (staggered)
+// matrix i at t + i. 0: none is enough.
+std::int64_t fit_staleness(const std::vector<RefreshLoad>&, std::int64_t every, bool staggered, int workers,
+                           double step_s);
 
 // optimizer.refresh.executor = "auto": who computes the refreshes of each matrix of a rank, its workers, for which
 // copies and results go over the link between a device and its host, or the space that computes, in the update. A

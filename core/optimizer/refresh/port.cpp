@@ -163,7 +163,7 @@ void RefreshPort<Space>::submit(Stream<Space>& stream, SideState& s, const Refre
     const StateArray<Serial> factor(Matrix<float, Serial>(s.on_host->factor.data(), rows, cols), nullptr);
     s.task->prepare(request, factor, s.form, s.task->room_for_basis(d));
   }
-  s.task->deadline = *s.dispatched + staleness_;
+  s.task->deadline = *s.dispatched + staleness(stream);
   const auto m = static_cast<double>(s.form.d > 0 ? s.form.d : rows),
              n = static_cast<double>(s.form.d > 0 ? s.form.d : cols);
   s.task->cost = m * n * std::min(m, n);
@@ -208,7 +208,7 @@ Refreshed RefreshPort<Space>::resolve(Stream<Space>& stream, std::size_t side, s
   const std::int64_t from = *s.dispatched;
   if (stream.refresh.workers != nullptr && s.task->idle()) submit(stream, s, request);  // the run was resumed
   const bool ready = s.task->done();
-  if (t < from + staleness_ && !(eager_ && ready)) return Refreshed::not_needed;
+  if (t < from + staleness(stream) && !(eager_ && ready)) return Refreshed::not_needed;
   const Refreshed result = take(stream, s, request);
   *s.dispatched = 0;
   if (result == Refreshed::kept) {

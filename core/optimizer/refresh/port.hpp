@@ -95,6 +95,11 @@ class RefreshPort {
     SideCounts counts() const { return {side.failures, computed_from, side.results}; }
   };
 
+  // Returns S, which a run may have found at its start.
+  std::int64_t staleness(const Stream<Space>& stream) const {
+    const std::int64_t found = stream.refresh.policy.staleness;
+    return found > 0 ? found : staleness_;
+  }
   void make_task(MatrixState<Space>&, SideState&);
   Refreshed run(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshRequest<Space>&);
   void send(Stream<Space>&, std::size_t side, std::int64_t t, const RefreshRequest<Space>&);

@@ -98,6 +98,14 @@ TYPED_TEST(AsyncRefresh, FixedResultsAreInPlaceExactlySUpdatesLater) {
   }
 }
 
+// S of a run that finds it at its start: the bits of a run whose options say it.
+TYPED_TEST(AsyncRefresh, AStalenessThatIsFoundIsThatOfTheOptions) {
+  AsyncRig<TypeParam> found({"soap"}, 4), said({"soap"}, 2);
+  found.stream.refresh.policy.staleness = 2;
+  for (auto* rig : {&found, &said}) rig->start({.workers = 2});
+  expect_same_runs(found.run(0, 16), said.run(0, 16), "found");
+}
+
 // Nothing of update t + S is read: the factor may be anything by then.
 TYPED_TEST(AsyncRefresh, OnlyTheSnapshotIsRead) {
   AsyncRig<TypeParam> plain({"soap"}, 2), spoiled({"soap"}, 2);

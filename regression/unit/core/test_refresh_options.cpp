@@ -154,6 +154,23 @@ TEST(Options, AutomaticPeriodsNeedWorkers) {
                "optimizer.refresh.every: unknown value, got \"often\", allowed an integer >= 1, \"auto\" or \"drift\"");
 }
 
+TEST(Options, StalenessThatWorkersDecideIsAtMostThePeriod) {
+  const std::string soap =
+      "[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nstaleness = \"auto\"\n";
+  const OptimizerOptions o = read(soap + "every = 8\n").optimizer;
+  EXPECT_TRUE(o.refresh.fits_staleness);
+  EXPECT_EQ(o.matrix->refresh_staleness, 7);
+  EXPECT_FALSE(
+      read("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\n").optimizer.refresh.fits_staleness);
+  const std::string key = "optimizer.refresh.staleness: ";
+  expect_error(soap + "every = 1\n", key + "no result can be late");
+  expect_error(soap + "every = \"auto\"\n", key + "conflicts with optimizer.refresh.every");
+  expect_error(soap + "visibility = \"eager\"\n", key + "conflicts with optimizer.refresh.visibility");
+  expect_error(soap + "executor = \"auto\"\n", key + "conflicts with optimizer.refresh.executor");
+  expect_error(soap + "budget = \"stage-aware\"\n", key + "conflicts with optimizer.refresh.budget");
+  expect_error("[optimizer]\nkind = \"soap\"\n[optimizer.refresh]\nmode = \"async\"\nstaleness = \"soon\"\n", key);
+}
+
 TEST(Options, DriftStartsRefreshesOfBases) {
   const auto drift = [](const std::string& kind, const std::string& more = "", const std::string& keys = "") {
     return "[optimizer]\nkind = \"" + kind + "\"\n" + keys + "[optimizer.refresh]\nevery = \"drift\"\n" + more;

@@ -66,6 +66,7 @@ class AsOnDevice final : public MatrixSet<Host> {
   int streams() const override { return set_->streams(); }
   void dump_failures(const RefreshDump& dump) override { set_->dump_failures(dump); }
   void set_refresh_periods(const std::vector<std::int64_t>& periods) override { set_->set_refresh_periods(periods); }
+  void set_refresh_staleness(std::int64_t updates) override { set_->set_refresh_staleness(updates); }
   void set_refresh_executors(const std::vector<std::uint8_t>& in_update) override {
     set_->set_refresh_executors(in_update);
   }

@@ -118,6 +118,31 @@ TEST(RefreshFit, AMatrixThatIsTooLongByItselfIsCountedAndWaitsForNoOther) {
   EXPECT_LE(periods[0], 300);
 }
 
+// Six matrices of an update's time each: all at once they need as many updates of one worker, and half of them of two;
+// one after the other a single one. With less than that a worker is late, and a period that is too short is told.
+TEST(RefreshFit, ResultsAreAsLateAsWorkersNeed) {
+  const std::vector<RefreshLoad> loads = equal_loads(6, 0.1);
+  EXPECT_EQ(fit_staleness(loads, 10, false, 1, 0.1), 6);
+  EXPECT_EQ(fit_staleness(loads, 10, false, 2, 0.1), 3);
+  EXPECT_EQ(fit_staleness(loads, 10, false, 2, 0.2), 2);
+  EXPECT_EQ(fit_staleness(loads, 10, true, 1, 0.1), 1);
+  EXPECT_EQ(fit_staleness(loads, 7, false, 1, 0.1), 6);
+  EXPECT_EQ(fit_staleness(loads, 6, false, 1, 0.1), 0);
+  EXPECT_EQ(fit_staleness({{0, {1.0}}}, 5, false, 1, 0.1), 0);  // longer than a period by itself
+  EXPECT_EQ(fit_staleness({{0, {}}}, 5, false, 1, 0.1), 1);
+  Options options = auto_options(1, 1);
+  options.optimizer.refresh.automatic = false;
+  options.optimizer.matrix->refresh_every = 50;
+  const RefreshLag slow = fit_staleness(make_plan(options), {1, 4e9}),
+                   fast = fit_staleness(make_plan(options), {20, 4e9}),
+                   none = fit_staleness(make_plan(options), {1e-4, 4e9});
+  EXPECT_TRUE(slow.is_enough && fast.is_enough);
+  EXPECT_GT(slow.updates, 5 * fast.updates);
+  EXPECT_FALSE(none.is_enough);
+  EXPECT_EQ(none.updates, 49);
+  EXPECT_EQ(to_text(RefreshLag{1}), "used 1 update after their copies");
+}
+
 // Stages in one process share its workers: their periods are those of a process with all layers; a process of its own
 // for each stage has workers of its own.
 TEST(RefreshFit, StagesOfAProcessShareItsWorkers) {
