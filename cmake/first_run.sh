@@ -73,7 +73,7 @@ better_run() {
 
 last_validation() { grep '"kind":"val"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'; }
 
-# bf16 where the processor multiplies it, else fp32, which is faster there.
+# bf16 where the processor multiplies it faster, else fp32.
 fast_precision() {
   if "$sestina" info --json | grep -q '"bf16_products": true'; then echo bf16; else echo fp32; fi
 }

@@ -183,7 +183,7 @@ eval_every = 100
       arguments.preset, static_cast<double>(parameter_count(options.model)) * 1e-6, data.text ? "" : "# ", tokenizer,
       sequence, data.format, toml_string(data.path), size.batch, micro, precision,
       precision == "bf16" ? "products in bf16, weights kept in fp32"
-                          : "faster here: this processor has no bf16 products",
+                          : "faster here: this processor multiplies bf16 no faster",
       size.steps, static_cast<double>(size.steps) * size.batch * sequence, size.limit, size.lr,
       std::min<std::int64_t>(100, size.steps / 10), size.weight_decay);
   OutputFile file(path.string());
