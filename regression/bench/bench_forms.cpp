@@ -74,7 +74,7 @@ class Layer {
         scales_("scales", zeros_.size()),
         workspace_(workspace_bytes()) {
     const auto values = random_buffer<A>(s_.out * s_.in, 0.02, 3);
-    group_quantise<Host, A>(exec_, flat(values), true, coded());
+    group_quantise<Host, A>(exec_, flat(values), true, group_codes());
   }
 
   void dense() {
@@ -88,7 +88,7 @@ class Layer {
     const PoetOptions options{.block = s_.block, .group = coded ? group : 0};
     PoetWeight<Host, T> weight{{}, flat(perm_in_), flat(perm_out_), flat(theta_in_), flat(theta_out_)};
     if (coded)
-      weight.base.coded = coded();
+      weight.base.coded = group_codes();
     else
       weight.base.values = matrix(w_, s_.in);
     const ProductSpace<Host> space{exec_, gemm_, workspace_};
@@ -174,7 +174,7 @@ class Layer {
     cayley_neumann_backward<Host, A>(exec_, gemm_, workspace_, 1, flat(theta), blocks, false, flat(d_theta));
   }
 
-  GroupCodes<Host, A> coded() { return {group, 8, flat(codes_), flat(zeros_), flat(scales_)}; }
+  GroupCodes<Host, A> group_codes() { return {group, 8, flat(codes_), flat(zeros_), flat(scales_)}; }
 
   Host exec_;
   Shape s_;
