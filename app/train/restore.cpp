@@ -37,6 +37,7 @@ SourceDeck read_source_deck(const Source& source, DeckArguments layers, int rank
   take_forward_ranks(layers, source.deck, source.checkpoint, ranks);
   Deck deck = layered_deck(layers, source.deck, source.checkpoint);
   deck.replace_section("model.linear", "form", "dense");  // the evaluator is dense, whatever form was trained
+  for (const char* of_a_form : {"metrics.rotations_every", "metrics.rotation_bound"}) deck.forget(of_a_form);
   if (deck.has("optimizer.weight_bits")) deck.add_override("optimizer.weight_bits=32");
   Options options = Options::read(deck);
   require_ranks(deck, options.parallel, ranks);
