@@ -44,7 +44,7 @@ def coded(bits, residual=False, *more, tag="", label=""):
 
 
 bits8, bits8_kept, bits4, bits4_kept = coded(8), coded(8, True), coded(4), coded(4, True)
-# 150 merges, as many as a run of the paper has; thresholds do not rise behind each of them.
+# 150 merges, where a run of the paper has 250; thresholds do not rise behind each of them.
 OFTEN = ("model.linear.merge_every=10", "model.linear.clip_warmup_steps=0")
 often = poet(32, *OFTEN, tag="-often", label=", 150 merges", rate_of=blocks[2])
 often4, often4_kept = (coded(4, kept, *OFTEN, tag="-often", label=", 150 merges") for kept in (False, True))

@@ -285,9 +285,10 @@ const char* library_instruction_set() {
 }  // namespace host
 
 Bf16Way bf16_way() {
-  static const Bf16Way way = host::uses(dnnl::cpu_isa::avx512_core_amx)    ? Bf16Way::tiles
-                             : host::uses(dnnl::cpu_isa::avx512_core_bf16) ? host::faster_way(Bf16Way::dot_products)
-                                                                           : host::faster_way(Bf16Way::emulated);
+  static const Bf16Way way =
+      host::uses(dnnl::cpu_isa::avx512_core_amx)
+          ? Bf16Way::tiles
+          : host::faster_way(host::uses(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Way::dot_products : Bf16Way::emulated);
   return way;
 }
 
