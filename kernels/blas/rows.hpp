@@ -10,8 +10,11 @@ namespace sestina {
 
 struct HostLane {};
 template <class Exec>
-using RowLane =
-    std::conditional_t<std::is_same_v<Exec, Host>, HostLane, typename Kokkos::TeamPolicy<Exec>::member_type>;
+using RowLane = std::conditional_t<is_host<Exec>, HostLane, typename Kokkos::TeamPolicy<Exec>::member_type>;
+
+// Threads of a team. A host, on which tests run what is written for devices, has no teams.
+template <class Exec>
+inline constexpr int row_team = std::is_same_v<typename Exec::memory_space, Kokkos::HostSpace> ? 1 : 128;
 
 // Calls body(j) for j in [0, n), in any order; iterations must not depend on each other.
 template <class Body>
@@ -22,17 +25,6 @@ KOKKOS_FORCEINLINE_FUNCTION void each(const HostLane&, int n, const Body& body) 
 template <class Member, class Body>
 KOKKOS_FORCEINLINE_FUNCTION void each(const Member& team, int n, const Body& body) {
   Kokkos::parallel_for(Kokkos::TeamVectorRange(team, n), body);
-}
-
-// Calls body(g, j) for g in [0, groups) and j in [0, n), under the same condition: of groups that are shorter than a
-// team several at a time.
-template <class Body>
-KOKKOS_FORCEINLINE_FUNCTION void each_of_groups(const HostLane& lane, int groups, int n, const Body& body) {
-  for (int g = 0; g < groups; ++g) each(lane, n, [&](int j) { body(g, j); });
-}
-template <class Member, class Body>
-KOKKOS_FORCEINLINE_FUNCTION void each_of_groups(const Member& team, int groups, int n, const Body& body) {
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, groups * n), [&](int at) { body(at / n, at % n); });
 }
 
 // Returns the sum of term(j) over [0, n) to the whole lane. It is also a barrier of the lane.
@@ -108,11 +100,11 @@ struct TeamBody {
 template <class Exec, class Body>
 static void for_rows(const char* label, const Exec& exec, std::int64_t n, const Body& body) {
   if (n == 0) return;
-  if constexpr (std::is_same_v<Exec, Host>) {
+  if constexpr (is_host<Exec>) {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n),
                          RowBody<Body>{body});
   } else {
-    const Kokkos::TeamPolicy<Exec> teams(exec, static_cast<int>(n), 128);
+    const Kokkos::TeamPolicy<Exec> teams(exec, static_cast<int>(n), row_team<Exec>);
     Kokkos::parallel_for(label, with_functor(teams), TeamBody<Body>{body});
   }
 }

@@ -1,7 +1,7 @@
 #include "kernels/model/activation.hpp"
 
 #include "kernels/blas/math.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 namespace {
@@ -35,10 +35,13 @@ void swiglu(const Exec& exec, Matrix<const T, Exec> gate_up, Matrix<T, Exec> y) 
       "swiglu", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *gate = row_of(gate_up, row), *up = gate + f;
         T* out = row_of(y, row);
-        each(lane, f, [&](int j) {
-          const A g = A(gate[j]);
-          out[j] = T(g * sigmoid(g) * A(up[j]));
-        });
+        each_element(
+            lane, f,
+            [](const T& a, const T& b, T& to) {
+              const A g = A(a);
+              to = T(g * sigmoid(g) * A(b));
+            },
+            gate, up, Written(out));
       });
 }
 
@@ -51,13 +54,16 @@ void swiglu_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T,
       "swiglu_back", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *gate = row_of(gate_up, row), *up = gate + f, *grad = row_of(dy, row);
         T *dgate = row_of(dgate_up, row), *dup = dgate + f, *out = row_of(y, row);
-        each(lane, f, [&](int j) {
-          const A g = A(gate[j]), u = A(up[j]), d = A(grad[j]), s = sigmoid(g);
-          const A silu = g * s;
-          dgate[j] = T(d * u * (s + silu * (A(1) - s)));
-          dup[j] = T(d * silu);
-          out[j] = T(silu * u);
-        });
+        each_element(
+            lane, f,
+            [](const T& a, const T& b, const T& d_y, T& d_a, T& d_b, T& to) {
+              const A g = A(a), u = A(b), d = A(d_y), s = sigmoid(g);
+              const A silu = g * s;
+              d_a = T(d * u * (s + silu * (A(1) - s)));
+              d_b = T(d * silu);
+              to = T(silu * u);
+            },
+            gate, up, grad, Written(dgate), Written(dup), Written(out));
       });
 }
 
@@ -71,9 +77,11 @@ void gelu(const Exec& exec, GeluForm form, Matrix<const T, Exec> x, Matrix<T, Ex
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
         if (exact) {
-          each(lane, f, [&](int j) { out[j] = T(A(in[j]) * gelu_exact(A(in[j])).open); });
+          each_element(
+              lane, f, [](const T& a, T& to) { to = T(A(a) * gelu_exact(A(a)).open); }, in, Written(out));
         } else {
-          each(lane, f, [&](int j) { out[j] = T(A(in[j]) * gelu_tanh(A(in[j])).open); });
+          each_element(
+              lane, f, [](const T& a, T& to) { to = T(A(a) * gelu_tanh(A(a)).open); }, in, Written(out));
         }
       });
 }
@@ -88,14 +96,18 @@ void gelu_backward(const Exec& exec, GeluForm form, Matrix<const T, Exec> dy, Ma
       "gelu_back", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *in = row_of(x, row), *grad = row_of(dy, row);
         T *out = row_of(y, row), *dout = row_of(dx, row);
-        auto store = [&](int j, A value, A d, Gate<A> gate) {
-          dout[j] = T(d * gate.slope);
-          out[j] = T(value * gate.open);
+        const auto back = [](Gate<A> gate, A value, A d, T& d_a, T& to) {
+          d_a = T(d * gate.slope);
+          to = T(value * gate.open);
         };
         if (exact) {
-          each(lane, f, [&](int j) { store(j, A(in[j]), A(grad[j]), gelu_exact(A(in[j]))); });
+          each_element(
+              lane, f, [&](const T& a, const T& d_y, T& d_a, T& to) { back(gelu_exact(A(a)), A(a), A(d_y), d_a, to); },
+              in, grad, Written(dout), Written(out));
         } else {
-          each(lane, f, [&](int j) { store(j, A(in[j]), A(grad[j]), gelu_tanh(A(in[j]))); });
+          each_element(
+              lane, f, [&](const T& a, const T& d_y, T& d_a, T& to) { back(gelu_tanh(A(a)), A(a), A(d_y), d_a, to); },
+              in, grad, Written(dout), Written(out));
         }
       });
 }
@@ -108,10 +120,13 @@ void relu_squared(const Exec& exec, Matrix<const T, Exec> x, Matrix<T, Exec> y) 
       "relu_squared", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
-        each(lane, f, [&](int j) {
-          const A value = A(in[j]), open = value < A(0) ? A(0) : value;  // a NaN stays one
-          out[j] = T(open * open);
-        });
+        each_element(
+            lane, f,
+            [](const T& a, T& to) {
+              const A value = A(a), open = value < A(0) ? A(0) : value;  // a NaN stays one
+              to = T(open * open);
+            },
+            in, Written(out));
       });
 }
 
@@ -124,11 +139,14 @@ void relu_squared_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<co
       "relu_squared_back", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *in = row_of(x, row), *grad = row_of(dy, row);
         T *out = row_of(y, row), *dout = row_of(dx, row);
-        each(lane, f, [&](int j) {
-          const A value = A(in[j]), open = value < A(0) ? A(0) : value, d = A(grad[j]);
-          dout[j] = T(A(2) * d * open);
-          out[j] = T(open * open);
-        });
+        each_element(
+            lane, f,
+            [](const T& a, const T& d_y, T& d_a, T& to) {
+              const A value = A(a), open = value < A(0) ? A(0) : value, d = A(d_y);
+              d_a = T(A(2) * d * open);
+              to = T(open * open);
+            },
+            in, grad, Written(dout), Written(out));
       });
 }
 
@@ -140,7 +158,8 @@ void add_bias(const Exec& exec, Vector<const Acc<T>, Exec> bias, Matrix<T, Exec>
       "add_bias", exec, y.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* b = bias.data();
         T* out = row_of(y, row);
-        each(lane, d, [&](int j) { out[j] = T(A(out[j]) + b[j]); });
+        each_element(
+            lane, d, [](A shift, T& to) { to = T(A(to) + shift); }, b, out);
       });
 }
 
@@ -156,10 +175,13 @@ void bias_backward(const Exec& exec, Matrix<const T, Exec> dy, Vector<Acc<T>, Ex
       "bias_back", exec, row_chunks(n), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t chunk) {
         A* sum = row_of(partial, chunk);
         each(lane, d, [&](int j) { sum[j] = A(0); });
+        sync(lane);
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
         for (std::int64_t row = chunk * row_chunk; row < end; ++row) {
           const T* grad = row_of(dy, row);
-          each(lane, d, [&](int j) { sum[j] += A(grad[j]); });
+          each_element(
+              lane, d, [](const T& d_y, A& to) { to += A(d_y); }, grad, sum);
+          sync(lane);
         }
       });
   add_chunks(exec, partial, dbias);

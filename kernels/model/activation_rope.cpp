@@ -1,6 +1,6 @@
 #include "kernels/model/activation.hpp"
 
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 
@@ -16,12 +16,14 @@ void rope(const Exec& exec, Matrix<const float, Exec> cosine, Matrix<const float
       "rope", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const float *c = row_of(cosine, row % sequence), *s = row_of(sine, row % sequence);
         T* const turned = row_of(x, row);
-        each_of_groups(lane, heads, half, [&](int head, int i) {
-          T *low = turned + head * 2 * half, *high = low + half;
-          const A turn = sign * A(s[i]), a = A(low[i]), b = A(high[i]);
-          low[i] = T(a * A(c[i]) - b * turn);
-          high[i] = T(b * A(c[i]) + a * turn);
-        });
+        each_element_of_groups(
+            lane, heads, half,
+            [&](float cosine_of, float sine_of, T& low, T& high) {
+              const A turn = sign * A(sine_of), a = A(low), b = A(high);
+              low = T(a * A(cosine_of) - b * turn);
+              high = T(b * A(cosine_of) + a * turn);
+            },
+            GroupRows(c, 0), GroupRows(s, 0), GroupRows(turned, 2 * half), GroupRows(turned + half, 2 * half));
       });
 }
 

@@ -1,7 +1,7 @@
 #include "kernels/model/expert_rows.hpp"
 
 #include "kernels/blas/math.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 
@@ -13,7 +13,8 @@ void gather_tokens(const Exec& exec, Matrix<const T, Exec> x, Vector<const std::
       "gather_tokens", exec, rows.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T* in = row_of(x, token(row));
         T* out = row_of(rows, row);
-        each(lane, d, [&](int j) { out[j] = in[j]; });
+        each_element(
+            lane, d, [](const T& a, T& to) { to = a; }, in, Written(out));
       });
 }
 
@@ -57,17 +58,24 @@ void weighted_swiglu_backward(const Exec& exec, Matrix<T, Exec> d_inner, Matrix<
       "expert_back", exec, d_inner.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         T *gate = row_of(gate_up, row), *up = gate + width, *d = row_of(d_inner, row);
         const A w = weight(row);
-        const A d_weight = sum_over<A>(lane, width, [&](int j) {
-          const A g = A(gate[j]);
-          return A(d[j]) * g * sigmoid(g) * A(up[j]);
-        });
+        const T *a = gate, *b = up, *d_y = d;
+        const A d_weight = sum_each<A>(
+            lane, width,
+            [](const T& x, const T& u, const T& dy) {
+              const A g = A(x);
+              return A(dy) * g * sigmoid(g) * A(u);
+            },
+            a, b, d_y);
         sync(lane);
-        each(lane, width, [&](int j) {
-          const A g = A(gate[j]), u = A(up[j]), s = sigmoid(g), silu = g * s, wd = w * A(d[j]);
-          gate[j] = T(wd * u * (s + silu * (A(1) - s)));
-          up[j] = T(wd * silu);
-          d[j] = T(w * silu * u);
-        });
+        each_element(
+            lane, width,
+            [&](T& x, T& y, T& dy) {
+              const A g = A(x), u = A(y), s = sigmoid(g), silu = g * s, wd = w * A(dy);
+              x = T(wd * u * (s + silu * (A(1) - s)));
+              y = T(wd * silu);
+              dy = T(w * silu * u);
+            },
+            gate, up, d);
         if (is_first(lane)) weight(row) = d_weight;
       });
 }

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/blas/math.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 #include "kernels/model/soft_cap.hpp"
 
 namespace sestina {
@@ -24,6 +24,22 @@ KOKKOS_INLINE_FUNCTION int block_width(int n) {
 template <class A>
 struct ExponentialSum {
   A sum = 0, largest = -Kokkos::Experimental::infinity_v<A>;
+
+  KOKKOS_FORCEINLINE_FUNCTION void add(A x) {
+    if (x > largest) {
+      sum = Kokkos::fma(A(0), x, sum * exp_below_89(largest - x) + A(1));
+      largest = x;
+    } else {
+      sum += Kokkos::fma(A(0), x, exp_below_89(x - largest));
+    }
+  }
+  // Adds the sum of other elements; without elements it is 0.
+  KOKKOS_FORCEINLINE_FUNCTION void join(const ExponentialSum& other) {
+    if (other.sum == A(0)) return;
+    const A top = largest < other.largest ? other.largest : largest;
+    sum = (sum == A(0) ? A(0) : sum * exp_below_89(largest - top)) + other.sum * exp_below_89(other.largest - top);
+    largest = top;
+  }
 };
 
 // Returns that of x (n). term(j, top) is e^(x_j - top) + 0 x_j, and may leave it somewhere; block_ends(b, top) tells
@@ -44,10 +60,15 @@ KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const L& lane, const T
   }
   return found;
 }
-template <class A, class L, class T>
-KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const L& lane, const T* x, int n) {
+template <class A, class T>
+KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const HostLane& lane, const T* x, int n) {
   return sum_exponentials<A>(
       lane, x, n, [&](int j, A top) { return Kokkos::fma(A(0), A(x[j]), exp_below_89(A(x[j]) - top)); }, [](int, A) {});
+}
+// On a device each thread has a sum of its own elements, which are joined once: a row is read once, with one barrier.
+template <class A, class Member, class T>
+KOKKOS_INLINE_FUNCTION ExponentialSum<A> sum_exponentials(const Member& team, const T* x, int n) {
+  return reduce_each<ExponentialSum<A>>(team, n, x);
 }
 
 // Whether a row may keep its exponentials for the gradient: on a host it stays in a cache, and only numbers of the type
@@ -109,12 +130,14 @@ void softmax_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> ta
         const A scale = gradient_scale / found.sum;
         if (slope.bounded()) {
           const A own = slope(picked + largest);
-          each(lane, vocabulary, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - largest) * scale * slope(A(x[j]))); });
+          each_element(
+              lane, vocabulary, [&](T& z) { z = T(exp_below_89(A(z) - largest) * scale * slope(A(z))); }, x);
           sync(lane);
           if (is_first(lane)) x[wanted] = T((exp_below_89(picked) * scale - gradient_scale) * own);
           return;
         }
-        each(lane, vocabulary, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - largest) * scale); });
+        each_element(
+            lane, vocabulary, [&](T& z) { z = T(exp_below_89(A(z) - largest) * scale); }, x);
         sync(lane);
         if (is_first(lane)) x[wanted] = T(exp_below_89(picked) * scale - gradient_scale);
       });
@@ -139,9 +162,12 @@ void embed(const Exec& exec, Vector<const std::int32_t, Exec> token, Matrix<cons
         const T* from = row_of(table, word);
         if (adds) {
           const T* at = row_of(position, row % sequence);
-          each(lane, d, [&](int j) { out[j] = T(A(from[j]) + A(at[j])); });
+          each_element(
+              lane, d, [](const T& a, const T& b, T& to) { to = T(A(a) + A(b)); }, from, at, Written(out));
         } else {
-          each(lane, d, [&](int j) { out[j] = T(A(from[j])); });  // a plain copy of bf16 would not vectorise
+          // A plain copy of bf16 would not vectorise on a host.
+          each_element(
+              lane, d, [](const T& a, T& to) { to = T(A(a)); }, from, Written(out));
         }
       });
 }
@@ -178,7 +204,9 @@ void embed_backward(const Exec& exec, const TokenRows<Exec>& rows, Matrix<const 
       "embed_back", exec, n + positions, KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t at) {
         const auto add_row = [&](A* sum, std::int64_t row) {
           const T* part = row_of(dy, row);
-          each(lane, d, [&](int j) { sum[j] += A(part[j]); });
+          each_element(
+              lane, d, [](const T& a, A& to) { to += A(a); }, part, sum);
+          sync(lane);
         };
         if (at >= n) {
           A* sum = row_of(dposition, at - n);

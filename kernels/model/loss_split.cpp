@@ -1,7 +1,7 @@
 #include "kernels/model/loss.hpp"
 
 #include "kernels/blas/math.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 #include "kernels/model/soft_cap.hpp"
 
 namespace sestina {
@@ -30,8 +30,9 @@ void row_exponentials(const Exec& exec, Vector<const std::int32_t, Exec> target,
         const T* x = row_of(logits, row);
         const A top = largest(row);
         // 0 * x is added to each term, which -infinity would otherwise leave unseen.
-        const A part = sum_over<A>(lane, target(row) < 0 ? 0 : columns,
-                                   [&](int j) { return Kokkos::fma(A(0), A(x[j]), exp_below_89(A(x[j]) - top)); });
+        const A part = sum_each<A>(
+            lane, target(row) < 0 ? 0 : columns,
+            [&](const T& z) { return Kokkos::fma(A(0), A(z), exp_below_89(A(z) - top)); }, x);
         const int wanted = target(row) - first;
         const bool here = target(row) >= 0 && 0 <= wanted && wanted < columns;
         if (is_first(lane)) {
@@ -62,13 +63,15 @@ void split_cross_entropy(const Exec& exec, Vector<const std::int32_t, Exec> targ
         const A top = largest(row), scale = gradient_scale / sum(row);
         if (slope.bounded()) {
           const int target_column = target(row) - first;
-          each(lane, columns, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - top) * scale * slope(A(x[j]))); });
+          each_element(
+              lane, columns, [&](T& z) { z = T(exp_below_89(A(z) - top) * scale * slope(A(z))); }, x);
           sync(lane);
           if (is_first(lane) && 0 <= target_column && target_column < columns)
             x[target_column] = T((exp_below_89(picked(row)) * scale - gradient_scale) * slope(picked(row) + top));
           return;
         }
-        each(lane, columns, [&](int j) { x[j] = T(exp_below_89(A(x[j]) - top) * scale); });
+        each_element(
+            lane, columns, [&](T& z) { z = T(exp_below_89(A(z) - top) * scale); }, x);
         sync(lane);
         const int wanted = target(row) - first;
         if (is_first(lane) && 0 <= wanted && wanted < columns)

@@ -1,7 +1,6 @@
 #include "kernels/model/norm.hpp"
 
-#include "kernels/blas/row_moments.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 template <class Exec, class T>
@@ -20,7 +19,8 @@ void rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<T>, Ex
           T* out = row_of(y, row) + g * d;
           const A squares = squares_of<A>(lane, in, d);
           const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
-          each(lane, d, [&](int j) { out[j] = T(A(in[j]) * inverse * w[j]); });
+          each_element(
+              lane, d, [&](const T& a, A of, T& to) { to = T(A(a) * inverse * of); }, in, w, Written(out));
           if (is_first(lane)) inv_rms(row * groups + g) = inverse;
         }
       });
@@ -37,12 +37,15 @@ void add_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exe
       "add_rms_norm", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         const T *left = row_of(x, row), *right = row_of(branch, row);
-        T *total = row_of(sum, row), *out = row_of(y, row);
-        each(lane, d, [&](int j) { total[j] = T(A(left[j]) + A(right[j])); });
+        T *const total = row_of(sum, row), *const out = row_of(y, row);
+        each_element(
+            lane, d, [](const T& a, const T& b, T& to) { to = T(A(a) + A(b)); }, left, right, Written(total));
         sync(lane);
         const A squares = squares_of<A>(lane, total, d);
         const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
-        each(lane, d, [&](int j) { out[j] = T(A(total[j]) * inverse * w[j]); });
+        const T* const in = total;
+        each_element(
+            lane, d, [&](const T& a, A of, T& to) { to = T(A(a) * inverse * of); }, in, w, Written(out));
         if (is_first(lane)) inv_rms(row) = inverse;
       });
 }
@@ -71,21 +74,28 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
             const T *in = row_of(x, row) + g * d, *grad = row_of(dy, row) + g * d;
             T* out = row_of(dx, row) + g * d;
             const A inverse = inv_rms(row * groups + g);
-            const A along = sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * w[j] * A(in[j]); });
+            const A along = sum_each<A>(
+                lane, d, [](const T& g_y, A of, const T& a) { return A(g_y) * of * A(a); }, grad, w, in);
             const A slope = along * inverse * inverse / A(d);
             if (bypass) {
               const T* around = row_of(residual, row) + g * d;
-              each(lane, d, [&](int j) {
-                const A scaled = A(grad[j]) * inverse;
-                dw[j] += scaled * A(in[j]);
-                out[j] = T(A(around[j]) + scaled * w[j] - inverse * slope * A(in[j]));
-              });
+              each_element(
+                  lane, d,
+                  [&](const T& g_y, const T& a, A of, const T& past, A& sum, T& to) {
+                    const A scaled = A(g_y) * inverse;
+                    sum += scaled * A(a);
+                    to = T(A(past) + scaled * of - inverse * slope * A(a));
+                  },
+                  grad, in, w, around, dw, Written(out));
             } else {
-              each(lane, d, [&](int j) {
-                const A scaled = A(grad[j]) * inverse;
-                dw[j] += scaled * A(in[j]);
-                out[j] = T(scaled * w[j] - inverse * slope * A(in[j]));
-              });
+              each_element(
+                  lane, d,
+                  [&](const T& g_y, const T& a, A of, A& sum, T& to) {
+                    const A scaled = A(g_y) * inverse;
+                    sum += scaled * A(a);
+                    to = T(scaled * of - inverse * slope * A(a));
+                  },
+                  grad, in, w, dw, Written(out));
             }
           }
         }
@@ -101,7 +111,8 @@ void add(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, Exec> branch
       "add", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const T *left = row_of(x, row), *right = row_of(branch, row);
         T* total = row_of(sum, row);
-        each(lane, d, [&](int j) { total[j] = T(A(left[j]) + A(right[j])); });
+        each_element(
+            lane, d, [](const T& a, const T& b, T& to) { to = T(A(a) + A(b)); }, left, right, Written(total));
       });
 }
 
@@ -122,13 +133,16 @@ void add_layer_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T, E
         if (adds) {
           const T* right = row_of(branch, row);
           T* total = row_of(sum, row);
-          each(lane, d, [&](int j) { total[j] = T(A(in[j]) + A(right[j])); });
+          each_element(
+              lane, d, [](const T& a, const T& b, T& to) { to = T(A(a) + A(b)); }, in, right, Written(total));
           sync(lane);
           in = total;
         }
         const RowMoments<A> moments = moments_of<A>(lane, in, d);
         const A centre = moments.mean, inverse = A(1) / Kokkos::sqrt(moments.variance + epsilon);
-        each(lane, d, [&](int j) { out[j] = T((A(in[j]) - centre) * inverse * w[j] + b[j]); });
+        each_element(
+            lane, d, [&](const T& a, A of, A shift, T& to) { to = T((A(a) - centre) * inverse * of + shift); }, in, w,
+            b, Written(out));
         if (is_first(lane)) {
           mean(row) = centre;
           inv_std(row) = inverse;
@@ -159,17 +173,24 @@ void layer_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<cons
           const T *in = row_of(x, row), *grad = row_of(dy, row);
           T* out = row_of(dx, row);
           const A centre = mean(row), inverse = inv_std(row);
-          const A across = sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * w[j]; }) / A(d);
+          const A across = sum_each<A>(
+                               lane, d, [](const T& g_y, A of) { return A(g_y) * of; }, grad, w) /
+                           A(d);
           const A along =
-              sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * w[j] * (A(in[j]) - centre); }) * inverse / A(d);
+              sum_each<A>(
+                  lane, d, [&](const T& g_y, A of, const T& a) { return A(g_y) * of * (A(a) - centre); }, grad, w, in) *
+              inverse / A(d);
           const T* around = bypass ? row_of(residual, row) : grad;
           const A keep = bypass ? A(1) : A(0);
-          each(lane, d, [&](int j) {
-            const A g = A(grad[j]), unit = (A(in[j]) - centre) * inverse;
-            dw[j] += g * unit;
-            db[j] += g;
-            out[j] = T(keep * A(around[j]) + (g * w[j] - across - unit * along) * inverse);
-          });
+          each_element(
+              lane, d,
+              [&](const T& g_y, const T& a, A of, const T& past, A& weight_sum, A& bias_sum, T& to) {
+                const A g = A(g_y), unit = (A(a) - centre) * inverse;
+                weight_sum += g * unit;
+                bias_sum += g;
+                to = T(keep * A(past) + (g * of - across - unit * along) * inverse);
+              },
+              grad, in, w, around, dw, db, Written(out));
         }
       });
   add_chunks(exec, dw_partial, dweight);

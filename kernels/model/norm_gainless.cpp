@@ -1,6 +1,5 @@
 // RMSNorm without a weight: nothing is summed over rows, so that each row is by itself both ways.
-#include "kernels/blas/row_moments.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 #include "kernels/model/norm.hpp"
 
 namespace sestina {
@@ -22,13 +21,15 @@ void gainless_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Matrix<const T
           if (adds) {
             const T* right = row_of(branch, row) + g * d;
             T* total = row_of(sum, row) + g * d;
-            each(lane, d, [&](int j) { total[j] = T(A(in[j]) + A(right[j])); });
+            each_element(
+                lane, d, [](const T& a, const T& b, T& to) { to = T(A(a) + A(b)); }, in, right, Written(total));
             sync(lane);
             in = total;
           }
           const A squares = squares_of<A>(lane, in, d);
           const A inverse = A(1) / Kokkos::sqrt(squares / A(d) + epsilon);
-          each(lane, d, [&](int j) { out[j] = T(A(in[j]) * inverse); });
+          each_element(
+              lane, d, [&](const T& a, T& to) { to = T(A(a) * inverse); }, in, Written(out));
           if (is_first(lane)) inv_rms(row * groups + g) = inverse;
         }
       });
@@ -49,11 +50,17 @@ void gainless_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matr
           const T *in = row_of(x, row) + g * d, *grad = row_of(dy, row) + g * d;
           T* out = row_of(dx, row) + g * d;
           const A inverse = inv_rms(row * groups + g);
-          const A along = sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * A(in[j]); });
+          const A along = sum_each<A>(
+              lane, d, [](const T& g_y, const T& a) { return A(g_y) * A(a); }, grad, in);
           const A slope = along * inverse * inverse / A(d);
           const T* around = bypass ? row_of(residual, row) + g * d : grad;
           const A keep = bypass ? A(1) : A(0);
-          each(lane, d, [&](int j) { out[j] = T(keep * A(around[j]) + (A(grad[j]) - slope * A(in[j])) * inverse); });
+          each_element(
+              lane, d,
+              [&](const T& g_y, const T& a, const T& past, T& to) {
+                to = T(keep * A(past) + (A(g_y) - slope * A(a)) * inverse);
+              },
+              grad, in, around, Written(out));
         }
       });
 }

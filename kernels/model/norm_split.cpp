@@ -1,7 +1,6 @@
 #include "kernels/model/norm.hpp"
 
-#include "kernels/blas/row_moments.hpp"
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 
@@ -30,7 +29,8 @@ void split_rms_norm(const Exec& exec, Matrix<const T, Exec> x, Vector<const Acc<
         const T* in = row_of(x, row);
         T* out = row_of(y, row);
         const A inverse = A(1) / Kokkos::sqrt(squares(row) / columns + epsilon);
-        each(lane, d, [&](int j) { out[j] = T(A(in[j]) * inverse * w[j]); });
+        each_element(
+            lane, d, [&](const T& a, A of, T& to) { to = T(A(a) * inverse * of); }, in, w, Written(out));
         if (is_first(lane)) inv_rms(row) = inverse;
       });
 }
@@ -44,7 +44,8 @@ void row_products(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const T, Ex
       "row_products", exec, x.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         const A* w = weight.data();
         const T *in = row_of(x, row), *grad = row_of(dy, row);
-        const A sum = sum_over<A>(lane, d, [&](int j) { return A(grad[j]) * w[j] * A(in[j]); });
+        const A sum = sum_each<A>(
+            lane, d, [](const T& g_y, A of, const T& a) { return A(g_y) * of * A(a); }, grad, w, in);
         if (is_first(lane)) along(row) = sum;
       });
 }
@@ -66,16 +67,21 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
         const A* w = weight.data();
         A* dw = row_of(partial, chunk);
         each(lane, d, [&](int j) { dw[j] = A(0); });
+        sync(lane);
         const std::int64_t end = (chunk + 1) * row_chunk < n ? (chunk + 1) * row_chunk : n;
         for (std::int64_t row = chunk * row_chunk; row < end; ++row) {
           const T *in = row_of(x, row), *grad = row_of(dy, row);
           T* out = row_of(dx, row);
           const A inverse = inv_rms(row), slope = along(row) * inverse * inverse * per_column;
-          each(lane, d, [&](int j) {
-            const A scaled = A(grad[j]) * inverse;
-            dw[j] += scaled * A(in[j]);
-            out[j] = T(scaled * w[j] - inverse * slope * A(in[j]));
-          });
+          each_element(
+              lane, d,
+              [&](const T& g_y, const T& a, A of, A& sum, T& to) {
+                const A scaled = A(g_y) * inverse;
+                sum += scaled * A(a);
+                to = T(scaled * of - inverse * slope * A(a));
+              },
+              grad, in, w, dw, Written(out));
+          sync(lane);
         }
       });
   add_chunks(exec, partial, dweight);

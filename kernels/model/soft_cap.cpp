@@ -1,6 +1,6 @@
 #include "kernels/model/soft_cap.hpp"
 
-#include "kernels/blas/rows.hpp"
+#include "kernels/blas/row_elements.hpp"
 
 namespace sestina {
 
@@ -13,7 +13,8 @@ void soft_cap(const Exec& exec, SoftCap cap, Matrix<T, Exec> logits) {
   for_rows(
       "soft_cap", exec, logits.extent(0), KOKKOS_LAMBDA(const RowLane<Exec>& lane, std::int64_t row) {
         T* x = row_of(logits, row);
-        each(lane, vocabulary, [&](int j) { x[j] = T(capped(A(x[j]))); });
+        each_element(
+            lane, vocabulary, [&](T& z) { z = T(capped(A(z))); }, x);
       });
 }
 
