@@ -1,9 +1,11 @@
-// Kernels that pass over rows once: activation, rotary positions, loss and embedding, compared with their formulas.
+// Kernels that pass over rows once: activation, rotary positions, loss, embedding and copies, compared with their
+// formulas.
 #include <fmt/format.h>
 
 #include "core/check/checker.hpp"
 #include "core/layout/model_size.hpp"
 #include "core/model/rope_table.hpp"
+#include "kernels/blas/row_copies.hpp"
 #include "kernels/model/activation.hpp"
 #include "kernels/model/loss.hpp"
 
@@ -202,6 +204,26 @@ void check_embedding(const CheckContext<Exec>& context) {
                 });
 }
 
+// What is read and written in the place of a weight whose rows are no multiple of row_group elements.
+template <class Exec, class T>
+void check_copies(const CheckContext<Exec>& context, std::size_t F) {
+  Checker<Exec>& checker = context.checker;
+  const std::size_t D = extent(context.model().hidden_size);
+  auto from = checker.template numbers<T>(D, F), to = checker.template blank<T>(D, F),
+       sum = checker.template numbers<T>(D, F);
+  std::vector<double> copies(D * F), sums(D * F);
+  for (std::size_t i = 0; i < D * F; ++i) {
+    copies[i] = from.start(i);
+    sums[i] = sum.start(i) + from.start(i);
+  }
+  const std::string shape = fmt::format("{} x {}", D, F);
+  const double bytes = static_cast<double>(D * F) * sizeof(T);
+  checker.check({"odd rows: copied", shape, 0, 2 * bytes}, {expected("y", to, 0, std::move(copies))},
+                [&] { copy_rows<Exec, T>(checker.exec(), from.matrix(), false, to.matrix()); });
+  checker.check({"odd rows: added", shape, 0, 3 * bytes}, {expected("y", sum, element_bound<T>, std::move(sums))},
+                [&] { copy_rows<Exec, T>(checker.exec(), from.matrix(), true, sum.matrix()); });
+}
+
 }  // namespace
 
 template <class Exec, class T>
@@ -211,6 +233,7 @@ void check_rows(const CheckContext<Exec>& context) {
   if (F > 0 && model.gated()) check_swiglu<Exec, T>(context, F);
   if (F > 0 && !model.gated()) check_activation<Exec, T>(context, F);
   if (model.position == ModelConfig::Position::rope) check_rope<Exec, T>(context);
+  if (F % row_group != 0) check_copies<Exec, T>(context, F);
   check_loss<Exec, T>(context);
   check_embedding<Exec, T>(context);
 }

@@ -220,11 +220,16 @@ std::size_t scratch_bytes(const ModelPart& part, int micro_batch, int sequence, 
   const std::size_t stream = bytes(part.own_rows(n), c.hidden_size), before = post ? stream : 0;
   const std::size_t whole = part.splits_rows() ? bytes(n, c.hidden_size) : 0;  // gathered, or before a sum
   const std::size_t inner = bytes(n, row_stride(mlp_width(c))), norms = post ? sums(2 * n) : 0;
+  // Of down_proj, the one weight whose rows may be odd: a copy, or its gradient.
+  const std::size_t odd =
+      part.aligns_rows && mlp_width(c) % row_group != 0
+          ? rounded(product(c.hidden_size, row_stride(mlp_width(c))) * w.accumulate, scratch_alignment)
+          : 0;
   const FormBytes formed = form_bytes(c, static_cast<std::size_t>(n), w);
   const ExpertScratch experts = expert_scratch(part, n, w);
-  const std::size_t forward = stream + std::max(inner + whole + experts.forward, norms) + formed.scratch.forward;
+  const std::size_t forward = stream + std::max(inner + whole + experts.forward + odd, norms) + formed.scratch.forward;
   const std::size_t backward_mlp =
-      stream + before + whole + inner + whole + experts.backward + formed.passed_mlp + formed.scratch.backward;
+      stream + before + whole + inner + whole + experts.backward + odd + formed.passed_mlp + formed.scratch.backward;
   const std::size_t backward_attention = stream + before + whole + bytes(n, c.query_width()) +
                                          bytes(n, row_stride(c.query_width() + 2 * c.key_value_width())) +
                                          std::max(whole, norms) + formed.passed_attention + formed.scratch.backward;

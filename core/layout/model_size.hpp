@@ -33,9 +33,10 @@ inline constexpr std::size_t scratch_alignment = 256;  // bytes, of what a Works
 // at multiples of 16 bytes, which the fast products of a device want, and not at multiples of 2 or 4 KB: there all
 // elements of a column share a few sets of a processor's first-level cache, and a product that reads columns (the
 // gradient of a weight) takes a quarter longer where its other side is 256 wide (reports/processors.md).
+inline constexpr std::int64_t row_group = 8;  // elements, of two bytes or more, that are at least 16 bytes
 constexpr std::int64_t row_stride(std::int64_t columns) {
-  constexpr std::int64_t group = 8, worst = 1024, apart = 32;  // elements, of two bytes or more
-  const std::int64_t even = (columns + group - 1) / group * group;
+  constexpr std::int64_t worst = 1024, apart = 32;
+  const std::int64_t even = (columns + row_group - 1) / row_group * row_group;
   return even % worst == 0 && even > 0 ? even + apart : even;
 }
 

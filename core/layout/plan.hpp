@@ -38,7 +38,8 @@ struct PlanInput {
   std::int64_t updates_every = 0;    // updates between two whose movements are measured (0: never)
   std::int64_t rotations_every = 0;  // updates between two after which rotations are measured (0: never)
   std::size_t logit_bytes = host_logit_bytes;
-  int pipeline_ranks = 0;  // ranks on which the stages lie, 0 = one stage on each
+  bool aligns_rows = false;  // see ModelPart
+  int pipeline_ranks = 0;    // ranks on which the stages lie, 0 = one stage on each
 
   PlanInput() = default;
   PlanInput(const Options& options, int ranks = 0)  // ranks: of the run, 0 = one for each stage
@@ -56,6 +57,8 @@ struct PlanInput {
         updates_every(options.metrics.updates_every),
         rotations_every(options.metrics.rotations_every),
         logit_bytes(logit_bytes_of(options.train, options.run)),
+        aligns_rows(memory_in(options.run.space) != MemorySpace::host &&
+                    options.train.precision == TrainOptions::Precision::bf16),
         pipeline_ranks(ranks / (parallel.dp * parallel.tp)) {
     const bool bf16_run = train.precision == TrainOptions::Precision::bf16;
     std::erase_if(machine.update, [bf16_run](const MeasuredUpdate& update) { return update.bf16 != bf16_run; });
@@ -66,6 +69,7 @@ struct PlanInput {
 inline ModelPart part_of_rank(const PlanInput& input, int tp_rank) {
   ModelPart part = model_part(input.model, input.parallel.tp, tp_rank, input.parallel.sequence_parallel);
   part.logit_bytes = input.logit_bytes;
+  part.aligns_rows = input.aligns_rows;
   return part;
 }
 

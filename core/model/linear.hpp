@@ -3,6 +3,7 @@
 #pragma once
 #include "core/model/context.hpp"
 #include "core/model/linear_form.hpp"
+#include "kernels/blas/row_copies.hpp"
 #include "kernels/model/activation.hpp"
 #include "kernels/model/thin_product.hpp"
 
@@ -13,12 +14,42 @@ using LinearWeights = typename Weights<Exec, T>::Linear;
 template <class Exec, class T>
 using LinearGradients = typename Gradients<Exec, T>::Linear;
 
+// Returns whether products take a weight, or its gradient, by way of scratch: its rows do not begin at multiples of 16
+// bytes, where the fast products of a device want them (ModelPart::aligns_rows).
+template <class Exec, class Weight>
+bool goes_apart(const Context<Exec>& context, const Weight& weight) {
+  return context.part.aligns_rows && weight.stride(0) % row_group != 0;
+}
+// Returns W as a product reads it: itself, or a copy in scratch of the caller's frame.
+template <class Exec, class T>
+Matrix<const T, Exec> aligned_weight(Context<Exec>& context, Matrix<const T, Exec> weight) {
+  if (!goes_apart(context, weight)) return weight;
+  const Matrix<T, Exec> copy = take_apart<T>(context.workspace, static_cast<std::int64_t>(weight.extent(0)),
+                                             static_cast<std::int64_t>(weight.extent(1)));
+  copy_rows<Exec, T>(context.exec, weight, false, copy);
+  return copy;
+}
+// Sets, or adds to, dW (out, in) the product dy^T x.
+template <class Exec, class T>
+void weight_product(Context<Exec>& context, Matrix<const T, Exec> dy, Matrix<const T, Exec> x, bool accumulate,
+                    Matrix<Acc<T>, Exec> dw) {
+  const bool apart = goes_apart(context, dw);
+  auto frame = context.workspace.frame();
+  const Matrix<Acc<T>, Exec> sum = apart
+                                       ? take_apart<Acc<T>>(context.workspace, static_cast<std::int64_t>(dw.extent(0)),
+                                                            static_cast<std::int64_t>(dw.extent(1)))
+                                       : dw;
+  context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, dy, x, accumulate && !apart ? 1 : 0, sum);
+  if (apart) copy_rows<Exec, Acc<T>>(context.exec, sum, accumulate, dw);
+}
+
 // Computes y (N, out) = x (N, in) W^T.
 template <class Exec, class T>
 void forward_product(Context<Exec>& context, Matrix<const T, Exec> weight, Matrix<const T, Exec> x, Matrix<T, Exec> y) {
   if constexpr (std::is_same_v<Exec, Host>)
     if (context.thin) return thin_product<T>(context.exec, x, weight, y, context.workspace);
-  context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, weight, 0, y);
+  auto frame = context.workspace.frame();
+  context.gemm.template operator()<T, T>(Op::none, Op::transpose, 1, x, aligned_weight<Exec, T>(context, weight), 0, y);
 }
 
 // Calls body(number, weight, rows) for the weights of a layer that are in another form; rows are columns of y.
@@ -110,7 +141,8 @@ void linear_backward_input(Context<Exec>& context, const LinearWeights<Exec, T>&
                                                        own_columns<Exec, T>(w.formed, i, passed, width), dx);
         });
   }
-  context.gemm.template operator()<T, T>(Op::none, Op::none, 1, dy, w.weight, 0, dx);
+  auto frame = context.workspace.frame();
+  context.gemm.template operator()<T, T>(Op::none, Op::none, 1, dy, aligned_weight<Exec, T>(context, w.weight), 0, dx);
 }
 
 // Computes the own rows of dx (N, in) where each rank holds some of the columns of dy (N, out) and of the rows of W.
@@ -146,16 +178,15 @@ template <class Exec, class T>
 void linear_backward_weight(Context<Exec>& context, const LinearWeights<Exec, T>& w, Matrix<const T, Exec> dy,
                             Matrix<const T, Exec> x, bool accumulate, const LinearGradients<Exec, T>& g,
                             Matrix<const T, Exec> kept = {}, Matrix<const T, Exec> passed = {}) {
-  const int beta = accumulate ? 1 : 0;
   if (!w.formed.empty())
     formed_backward_weight<Exec, T>(context, {w.formed, kept, passed}, dy, x, accumulate, g.formed);
   else if (g.parts == 0)
-    context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, dy, x, beta, g.weight);
+    weight_product<Exec, T>(context, dy, x, accumulate, g.weight);
   std::int64_t row = 0;
   for (int i = 0; i < g.parts; ++i) {
     const Matrix<Acc<T>, Exec>& part = g.part[static_cast<std::size_t>(i)];
     const auto end = row + static_cast<std::int64_t>(part.extent(0));
-    context.gemm.template operator()<T, Acc<T>>(Op::transpose, Op::none, 1, columns(dy, row, end), x, beta, part);
+    weight_product<Exec, T>(context, columns(dy, row, end), x, accumulate, part);
     row = end;
   }
   if (g.bias.size() == 0) return;

@@ -303,10 +303,16 @@ def library_products(device):
     n = products.compare("adamw", products.split(calls)[0], products.times(products.passes(model), 2))
     print(f"adamw: {n} products of two updates, {len(model.slices())} slice of logits, as the formulas say")
 
-    # Widths that are no multiples of 8 are seen.
-    _, whole = library_calls(device, "tiny_llama", products.Model(inner=173, narrow=True), 1, 2)
+    # Widths that are no multiples of 8: in bf16 weights, their gradients and Newton-Schulz go by way of rows that are.
+    model = products.Model(inner=173, narrow=True)
+    calls, whole = library_calls(device, "tiny_muon", model, 2, 4, "optimizer.qk_clip=0")
+    n = products.compare("odd rows", products.split(calls)[0], products.times(products.passes(model) + products.newton_schulz(model, steps=5), 2))
+    if bad := next(products.unaligned(whole), None):
+        raise Failure(f"odd rows: not aligned to 16 bytes: {bad}")
+    print(f"odd rows: {n} products of two updates, all of them aligned")
+    _, whole = library_calls(device, "tiny_llama", products.Model(inner=173), 1, 2)
     if not any("173" in text for text in products.unaligned(whole)):
-        raise Failure("rows of 173 numbers are recorded as aligned")
+        raise Failure("rows of 173 numbers of fp32 are recorded as aligned")
 
 
 MUON_KERNELS = {"momenta", "ns_norms", "ns_normalize", "ns_polynomial", "muon_move"}

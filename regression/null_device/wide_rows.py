@@ -20,10 +20,10 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ["model/activation", "model/activation_rope", "model/expert_rows", "model/loss", "model/loss_split",
+SOURCES = ["blas/row_copies", "model/activation", "model/activation_rope", "model/expert_rows", "model/loss", "model/loss_split",
            "model/norm", "model/norm_gainless", "model/norm_split", "model/soft_cap"]
 # Accesses of 16 bytes: reads, writes. A row of fp32, of sums or weights, is two for one of bf16.
-KERNELS = {"swiglu": (2, 1), "swiglu_backward": (3, 3), "gelu": (2, 2), "gelu_backward": (4, 4),
+KERNELS = {"copy_rows": (3, 2), "swiglu": (2, 1), "swiglu_backward": (3, 3), "gelu": (2, 2), "gelu_backward": (4, 4),
            "relu_squared": (1, 1), "relu_squared_backward": (2, 2), "add_bias": (3, 1), "bias_backward": (3, 2), "rope": (6, 2),
            "gather_tokens": (1, 1), "weighted_swiglu_backward": (6, 3), "softmax_cross_entropy": (3, 2), "embed": (3, 2),
            "embed_backward": (6, 4), "row_exponentials": (1, 0), "split_cross_entropy": (2, 2), "rms_norm": (4, 1),

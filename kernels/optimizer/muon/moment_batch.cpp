@@ -7,8 +7,8 @@ namespace {
 struct LinePlace {
   std::size_t begin, stride, length;
   KOKKOS_INLINE_FUNCTION LinePlace(const BatchedMatrix& of, std::size_t line)
-      : begin(of.wide + (of.rows == of.cols ? line * of.cols : line)),
-        stride(of.rows == of.cols ? 1 : of.long_side()),
+      : begin(of.wide + (of.rows == of.cols ? line * wide_row(of.cols) : line)),
+        stride(of.rows == of.cols ? 1 : wide_row(of.long_side())),
         length(of.short_side()) {}
 };
 

@@ -109,14 +109,21 @@ void form_polynomials(const Space& exec, const NewtonSchulzStep& step, const Muo
       });
 }
 
+// Returns a matrix (m, n) whose rows are wide_row(n) apart.
+template <class T, class Space>
+Matrix<T, Space> wide_matrix(T* data, std::size_t m, std::size_t n) {
+  return Kokkos::subview(Matrix<T, Space>(data, m, wide_row(n)), Kokkos::ALL,
+                         std::pair<std::size_t, std::size_t>(0, n));
+}
+
 // The operands of the products of one stack; A and Y are two matrices in one place.
 template <class T, class Space>
 struct StackOperands {
   Matrix<T, Space> x, gram, y, polynomial;
   StackOperands(const MatrixStack& s, Vector<T, Space> from, Vector<T, Space> to, Vector<T, Space> polynomials)
-      : x(from.data() + s.wide, s.short_side, s.long_side),
+      : x(wide_matrix<T, Space>(from.data() + s.wide, s.short_side, s.long_side)),
         gram(to.data() + s.wide, s.short_side, s.short_side),
-        y(to.data() + s.wide, s.short_side, s.long_side),
+        y(wide_matrix<T, Space>(to.data() + s.wide, s.short_side, s.long_side)),
         polynomial(polynomials.data() + s.polynomial, s.short_side, s.short_side) {}
 };
 

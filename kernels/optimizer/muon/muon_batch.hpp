@@ -37,6 +37,10 @@ inline bool is_batched(const NewtonSchulz& ns, std::size_t rows, std::size_t col
          !ns.equal_rows && !ns.snap;
 }
 
+// Returns the elements from one row to the next of a wide form with rows of `length`: they begin at multiples of 16
+// bytes, which the fast products of a device want.
+KOKKOS_INLINE_FUNCTION constexpr std::size_t wide_row(std::size_t length) { return (length + 7) / 8 * 8; }
+
 // One matrix of a batch: what its owner says of it, and its place, which make_muon_batch fills in.
 struct BatchedMatrix {
   const float* gradient = nullptr;  // (rows, cols) without padding, as momentum, master and weight
@@ -60,9 +64,11 @@ struct BatchedMatrix {
 
 // Returns the place in wide form of element e of a matrix. Divisions of 32 bits take a fraction of those of 64.
 KOKKOS_INLINE_FUNCTION std::size_t wide_place(const BatchedMatrix& of, std::size_t e) {
-  if (of.rows <= of.cols) return e;
+  const std::size_t row = wide_row(of.long_side());
+  if (of.rows <= of.cols && row == of.cols) return e;
   const auto at = static_cast<std::uint32_t>(e);
-  return static_cast<std::size_t>(at % of.cols) * of.rows + at / of.cols;
+  const std::uint32_t i = at / of.cols, j = at % of.cols;
+  return of.rows <= of.cols ? i * row + j : j * row + i;
 }
 
 // The lines of a matrix, in pieces of line_piece as numbered by `first`.
@@ -82,7 +88,7 @@ struct BatchedPolynomial {
   KOKKOS_INLINE_FUNCTION EntryRange pieces() const { return {first, chunk_count(elements)}; }
 };
 
-// Matrices of one wide form (short_side, long_side), one after another.
+// Matrices of one wide form (short_side, long_side), one after another; their rows are wide_row(long_side) apart.
 struct MatrixStack {
   std::size_t count = 0, short_side = 0, long_side = 0;
   std::size_t wide = 0, polynomial = 0;              // elements before the first one in the stacks of X, of P
@@ -95,9 +101,8 @@ struct BatchSizes {
   static constexpr std::size_t step = 128;
   static constexpr std::size_t aligned(std::size_t n) { return (n + step - 1) / step * step; }
   static BatchSizes of_one(std::size_t rows, std::size_t cols) {
-    const std::size_t s = std::min(rows, cols);
-    return {aligned(rows * cols), aligned(s * s),     chunk_count(rows * cols),
-            std::max(rows, cols), chunk_count(s * s), 1};
+    const std::size_t s = std::min(rows, cols), l = std::max(rows, cols);
+    return {aligned(s * wide_row(l)), aligned(s * s), chunk_count(s * l), l, chunk_count(s * s), 1};
   }
   std::size_t wide = 0, polynomials = 0, chunks = 0, lines = 0, gram_chunks = 0, matrices = 0;
 };

@@ -65,23 +65,25 @@ struct ModelRig {
   BlockHooks hooks;
 
   ModelRig(const ModelConfig& c, int B, int sequence_length, LayerRange layers, bool recompute = false)
-      : config(c),
+      : ModelRig(model_part(c, 1, 0), B, sequence_length, layers, recompute) {}
+  ModelRig(const ModelPart& part, int B, int sequence_length, LayerRange layers, bool recompute)
+      : config(part.config),
         batch(B),
         sequence(sequence_length),
         range(layers),
-        model(exec, c, layers, B, sequence_length, recompute, false),
+        model(exec, part, layers, B, sequence_length, recompute, false),
         arena(model.specs(), true),
         slot(model.make_slot()),
-        weights(weights_of<Exec, T>(c, layers, arena)),
-        gradients(gradients_of<Exec, T>(c, layers, arena)),
+        weights(weights_of<Exec, T>(config, layers, arena)),
+        gradients(gradients_of<Exec, T>(config, layers, arena)),
         tokens("tokens", static_cast<std::size_t>(B * sequence_length)),
         order("order", tokens.size()),
         targets("targets", tokens.size()) {
-    initialise<Exec, T>(exec, arena, c, 7);
+    initialise<Exec, T>(exec, arena, config, 7);
     std::vector<std::int32_t> in(tokens.size()), out(tokens.size());
     for (std::size_t i = 0; i < in.size(); ++i) {
-      in[i] = static_cast<std::int32_t>(permute(11, i % 1000, 1000) % static_cast<std::uint64_t>(c.vocab_size));
-      out[i] = static_cast<std::int32_t>(permute(12, i % 1000, 1000) % static_cast<std::uint64_t>(c.vocab_size));
+      in[i] = static_cast<std::int32_t>(permute(11, i % 1000, 1000) % static_cast<std::uint64_t>(config.vocab_size));
+      out[i] = static_cast<std::int32_t>(permute(12, i % 1000, 1000) % static_cast<std::uint64_t>(config.vocab_size));
     }
     load(in, out);
   }

@@ -44,6 +44,7 @@ TEST_P(KernelChecks, HoldForEveryFamily) {
   };
   for (const auto& [model, kernel] :
        {Case{"family = \"llama\"\nintermediate_size = 176\nnum_key_value_heads = 2\n", "SwiGLU: backward"},
+        Case{"family = \"llama\"\nintermediate_size = 173\n", "odd rows: added"},
         Case{"family = \"gpt\"\nintermediate_size = 256\nhidden_act = \"gelu_new\"\n", "LayerNorm: backward"},
         Case{"family = \"gpt\"\nintermediate_size = 256\nhidden_act = \"gelu\"\n", "gelu: backward"},
         Case{"family = \"gpt\"\nintermediate_size = 256\nhidden_act = \"relu2\"\n", "relu2: forward"},
