@@ -204,6 +204,8 @@ cuda_tests() {
     say "unit tests and golden files on the GPU"
     run_ctest "$dir" --label-regex '^(kernels|core|io|step|mpi)$'
     run_ctest "$dir" --tests-regex '^replay'
+    say "what a GPU must show (regression/gpu)"
+    run_ctest "$dir" --label-regex '^gpu$'
   else
     say "no GPU here: its unit tests and golden files are skipped"
     skipped=$((skipped + 1))

@@ -47,6 +47,7 @@ PassOptions pass_options(const PlanInput& input) {
   setting.deterministic = input.deterministic;
   setting.mask_documents = input.mask_documents;
   setting.micros = input.train.global_batch / setting.micro_batch;
+  setting.graphs = input.train.graphs;
   setting.seed = input.seed;
   return setting;
 }
@@ -60,6 +61,7 @@ Stage<Exec, T>::Stage(const Exec& exec, const ModelPart& part, LayerRange range,
       weights_(weights_of<Exec, T>(part.config, range, arena_)),
       tensors_(owned_tensors(arena_, training)),
       options_(setting) {
+  if (setting.graphs && !is_host<Exec>) graphs_ = std::make_unique<PassGraphs<>>(queue_of(exec_));
   if (!training) return;
   // Deterministic runs must not depend on which gradients are adjacent.
   gradients_ = gradients_of<Exec, T>(part.config, range, arena_, setting.deterministic);
@@ -128,9 +130,22 @@ void Stage<Exec, T>::watch(Activations<Exec, T>& slot, std::int64_t minibatch) c
 }
 
 template <class Exec, class T>
+template <class Pass>
+void Stage<Exec, T>::run_pass(const PassKey& key, BlockHooks& hooks, const Pass& pass) {
+  if (graphs_ && !hooks.act())
+    graphs_->run(key, pass);
+  else
+    pass();
+}
+
+template <class Exec, class T>
 void Stage<Exec, T>::forward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot, const TokenRows<Exec>& tokens,
                              Vector<const std::int32_t, Exec> first_key, BlockHooks& hooks) {
-  model_.forward(weights, slot, tokens, first_key, hooks);
+  const PassKey key{
+      .weights = &weights, .slot = slot.data(), .tokens = tokens.token.data(), .masks_documents = first_key.size() > 0};
+  slot.tokens = tokens;  // a pass that is not made anew does not set them
+  slot.first_key = first_key;
+  run_pass(key, hooks, [&] { model_.forward(weights, slot, tokens, first_key, hooks); });
 }
 
 template <class Exec, class T>
@@ -139,7 +154,16 @@ void Stage<Exec, T>::backward(const Weights<Exec, T>& weights, Activations<Exec,
                               BlockHooks& hooks) {
   slot.gradient_scale = gradient_scale;
   if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_for(micro), hooks);
-  model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
+  const PassKey key{.weights = &weights,
+                    .slot = slot.data(),
+                    .tokens = targets.data(),
+                    .masks_documents = slot.first_key.size() > 0,
+                    .backward = true,
+                    .adds = adds(micro),
+                    .gradient_scale = gradient_scale};
+  run_pass(key, hooks, [&] {
+    model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
+  });
   model_.loss_sum(slot, norm_->note(micro));
 }
 

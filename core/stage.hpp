@@ -16,6 +16,7 @@
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
 #include "core/optimizer/router_bias.hpp"
+#include "core/pass_graphs.hpp"
 #include "core/stage_values.hpp"
 
 namespace sestina {
@@ -121,6 +122,8 @@ class Stage {
 
  private:
   StateField frozen_field(std::size_t tensor) const;
+  template <class Pass>
+  void run_pass(const PassKey&, BlockHooks&, const Pass&);
   // Returns where gradients of a micro-batch are written.
   const Gradients<Exec, T>& gradients_for(int micro) const {
     return tree_ && tree_->place(micro) == tree_->place(0) ? waiting_ : gradients_;
@@ -144,6 +147,7 @@ class Stage {
   std::unique_ptr<QkClip<Exec, T>> qk_clip_;          // only with optimizer.qk_clip
   std::unique_ptr<ExpertLoads> loads_;                // only with experts
   std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate
+  std::unique_ptr<PassGraphs<>> graphs_;              // only with train.graphs, on a device
   PassOptions options_;
 };
 

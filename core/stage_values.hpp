@@ -10,6 +10,7 @@ struct PassOptions {
   int micro_batch = 1, sequence = 1;  // B, T
   bool recompute = false, deterministic = false, mask_documents = false;
   int micros = 1;          // micro-batches of a step on this rank
+  bool graphs = false;     // train.graphs: passes on a device are recorded
   std::uint64_t seed = 1;  // seed of permutations drawn when weights in another form than dense are merged
 };
 // Returns the options of a run on one rank.

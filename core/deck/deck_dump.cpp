@@ -78,6 +78,7 @@ constexpr std::string_view changeable[] = {
     "model.router_bias_until",
     "train.micro_batch",
     "train.recompute",
+    "train.graphs",
     "train.logit_bytes",
     "schedule.steps",
     "schedule.decay_steps",

@@ -222,6 +222,7 @@ TrainOptions TrainOptions::read(Deck& deck) {
       deck.choice("train.precision", "fp32", {"fp32", "bf16"}) == "bf16" ? Precision::bf16 : Precision::fp32;
   train.clip_norm = deck.number("train.clip_norm", train.clip_norm, not_negative);
   train.recompute = deck.boolean("train.recompute", false);
+  train.graphs = deck.boolean("train.graphs", false);
   train.logit_bytes = deck.integer("train.logit_bytes", 0, not_negative);
   train.ema_tau = deck.number("train.ema_tau", 0, not_negative);
   LookaheadOptions& lookahead = train.lookahead;
@@ -287,6 +288,25 @@ MetricsOptions MetricsOptions::read(Deck& deck) {
   return metrics;
 }
 
+// Passes that are recorded once are the same each time, and nobody does anything between their blocks.
+static void require_recordable(Deck& deck, const Options& options) {
+  if (!options.train.graphs) return;
+  const ParallelOptions& parallel = options.parallel;
+  const auto refuse = [&deck](const char* what) { deck.error("train.graphs", what, "false"); };
+  if (parallel.dp * parallel.tp * parallel.pp > 1)
+    refuse("conflicts with several ranks: they exchange gradients and activations between the blocks of a pass");
+  if (parallel.shard != ParallelOptions::Shard::state)
+    refuse("conflicts with parallel.shard: gradients or weights of blocks take turns in a pass");
+  if (options.model.has_experts()) refuse("conflicts with experts: the host waits for their numbers of rows in a pass");
+  if (options.model.linear.form != "dense")
+    refuse("conflicts with model.linear: forms of weights make and merge what passes read");
+  if (options.optimizer.qk_clip > 0) refuse("conflicts with optimizer.qk_clip: passes leave their scores in turns");
+  if (options.run.deterministic && options.train.micro_batch > 0 &&
+      options.train.micro_batch != options.train.global_batch)
+    refuse("conflicts with run.deterministic where an update has several micro-batches: they go into a tree");
+  if (options.metrics.trace > 0) refuse("conflicts with metrics.trace: blocks of a recorded pass have no times");
+}
+
 Options Options::read(Deck& deck) {
   Options options;
   options.run = RunOptions::read(deck);
@@ -315,6 +335,7 @@ Options Options::read(Deck& deck) {
   options.checkpoint = CheckpointOptions::read(deck);
   options.metrics = MetricsOptions::read(deck);
   require_rotations(deck, options);
+  require_recordable(deck, options);
   if (options.optimizer.matrix) {
     options.optimizer.matrix->run_seed = options.run.seed;
     for (const auto check : find_matrix_kind(options.optimizer.kind)->checks) check(deck, options);

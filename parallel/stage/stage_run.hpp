@@ -115,6 +115,7 @@ class StageRun final : public StageForward<Exec, T>, public PipelineStage {
       span.end();
     }
     void after_backward(int block) override;
+    bool act() const override { return run.probe_ || run.watch_ || run.again_; }  // of the runs that record passes
     StageRun& run;
     OpenSpan span;
     const Weights<Exec, T>* weights = nullptr;  // those of the backward pass

@@ -73,7 +73,9 @@ struct Device {
   std::map<const void*, char*> symbols;
   std::map<const void*, std::size_t> symbol_bytes;
   std::vector<Stream*> streams{new Stream};
-  Order waited;  // what the host has waited for
+  Order waited;                      // what the host has waited for
+  Stream* recording = nullptr;       // the stream whose work is recorded for a graph (graphs.cpp)
+  std::size_t recorded_kernels = 0;  // so far
   struct sigaction old_segv = {}, old_abort = {};
 
   Device();
@@ -88,6 +90,7 @@ inline thread_local cudaError_t last_error = cudaSuccess;
 void count(const char* kind, const std::string& name, std::size_t bytes = 0);
 cudaError_t result(cudaError_t error);
 void problem(const std::string& text);  // something that a real device would not forgive
+void refuse_while_recording(const std::string& what);
 
 // memory.cpp
 std::pair<const char*, Allocation*> find(const void* at);

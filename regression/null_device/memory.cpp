@@ -34,7 +34,9 @@ Device& dev() {
 }
 
 void count(const char* kind, const std::string& name, std::size_t bytes) {
-  Count& c = dev().counts[kind][name];
+  const std::string of = kind;
+  const bool recorded = dev().recording != nullptr && (of == "launch" || of == "kernel" || of == "library");
+  Count& c = dev().counts[recorded ? "recorded " + of : of][name];
   ++c.calls;
   c.bytes += bytes;
 }
@@ -83,6 +85,7 @@ cudaError_t allocate(void** out, std::size_t bytes, const char* call) {
   *out = nullptr;
   count("allocation", bytes ? call : std::string(call) + " of 0 bytes", bytes);
   if (bytes == 0) return cudaSuccess;
+  refuse_while_recording(call);
   const std::size_t need = (bytes + 4095) / 4096 * 4096 + 4096;  // and a page that belongs to nobody
   for (auto hole = dev().holes.begin(); hole != dev().holes.end(); ++hole) {
     if (hole->second < need) continue;
@@ -204,7 +207,10 @@ void drain(Stream& stream, std::size_t end) {
   }
 }
 
-void waited(const char* call) { count("sync", fence_label.empty() ? call : call + (": " + fence_label)); }
+void waited(const char* call) {
+  refuse_while_recording(call);
+  count("sync", fence_label.empty() ? call : call + (": " + fence_label));
+}
 
 std::string place(const void* at) {
   const auto found = find(at).second;
@@ -234,6 +240,7 @@ cudaError_t copy(void* to, std::size_t to_stride, const void* from, std::size_t 
   const std::string way = a + " to " + b;
   const std::string label = copy_label.empty() ? label_of(from) + " -> " + label_of(to) : copy_label;
   count("copy", way + (async ? " (async)" : " (sync)"), bytes * rows);
+  if (a != "device" || b != "device") refuse_while_recording(call + (" from " + way));
   count("copy by name", way + ": " + label, bytes * rows);
   if (async && (a == "pageable" || b == "pageable"))
     count("sync", "pageable memory in " + std::string(call) + ": " + label);

@@ -3,9 +3,12 @@
 //
 //   group ID RANK SIZE             a communicator: this process is RANK of its SIZE ranks
 //   messages ID >PEER:BYTES <PEER:BYTES...   an operation of it: sent to (>) and received from (<) ranks of it
+//
+// A collective ends when all ranks have begun it: it is told as messages of its bytes from each rank to each other.
 #include <nccl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +21,7 @@ extern "C" int null_device_call(const char* name);
 
 struct ncclComm {
   std::string id;
+  int rank = 0, size = 1;
 };
 
 namespace {
@@ -44,14 +48,38 @@ void end_operation() {
   operation.messages.clear();
 }
 
+std::size_t bytes_of(ncclDataType_t type) {
+  return type <= ncclUint8                             ? 1
+         : type == ncclFloat16 || type == ncclBfloat16 ? 2
+         : type == ncclFloat32 || type <= ncclUint32   ? 4
+                                                       : 8;
+}
+
+// A collective reads `sent` elements and writes `received`.
+ncclResult_t collective(const char* call, const void* from, std::size_t sent, const void* to, std::size_t received,
+                        ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  Lock lock(dev().mutex);
+  require_order(stream, call);
+  const std::size_t element = bytes_of(type), bytes = std::max(sent, received) * element;
+  count("library", call, bytes);
+  if (sent > 0) reach(from, sent * element, call);
+  if (received > 0) reach(to, received * element, call);
+  if (!operation.messages.empty() && operation.group != comm->id)
+    problem(std::string(call) + ": two groups in one operation");
+  operation.group = comm->id;
+  for (int peer = 0; peer < comm->size; ++peer)
+    if (peer != comm->rank)
+      for (const char direction : {'>', '<'})
+        operation.messages += std::string(" ") + direction + std::to_string(peer) + ":" + std::to_string(bytes);
+  if (operation.depth == 0) end_operation();
+  return ncclSuccess;
+}
+
 ncclResult_t message(const char* call, char direction, const void* at, std::size_t n, ncclDataType_t type, int peer,
                      ncclComm_t comm, cudaStream_t stream) {
   Lock lock(dev().mutex);
   require_order(stream, call);
-  const std::size_t element = type <= ncclUint8                             ? 1
-                              : type == ncclFloat16 || type == ncclBfloat16 ? 2
-                              : type == ncclFloat32 || type <= ncclUint32   ? 4
-                                                                            : 8;
+  const std::size_t element = bytes_of(type);
   count("library", call, n * element);
   reach(at, n * element, call);
   const std::string id = comm != nullptr ? comm->id : "none";
@@ -80,7 +108,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* c, int size, ncclUniqueId id, in
   // Without these, ranks may wait for each other for ever: kernels/base/device_memory.hpp.
   for (const char* name : {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_LAUNCH_ORDER_IMPLICIT"})
     if (std::getenv(name) == nullptr) problem(std::string("ncclCommInitRankConfig without ") + name);
-  *c = new ncclComm{id.internal};
+  *c = new ncclComm{id.internal, rank, size};
   tell("group " + (*c)->id + " " + std::to_string(rank) + " " + std::to_string(size));
   return ncclSuccess;
 }
@@ -100,5 +128,21 @@ ncclResult_t ncclSend(const void* p, std::size_t n, ncclDataType_t type, int pee
 }
 ncclResult_t ncclRecv(void* p, std::size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
   return message("ncclRecv", '<', p, n, type, peer, comm, s);
+}
+ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t n, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t c, cudaStream_t s) {
+  return collective("ncclReduceScatter", from, n * static_cast<std::size_t>(c->size), to, n, type, c, s);
+}
+ncclResult_t ncclAllGather(const void* from, void* to, std::size_t n, ncclDataType_t type, ncclComm_t c,
+                           cudaStream_t s) {
+  return collective("ncclAllGather", from, n, to, n * static_cast<std::size_t>(c->size), type, c, s);
+}
+ncclResult_t ncclReduce(const void* from, void* to, std::size_t n, ncclDataType_t type, ncclRedOp_t, int root,
+                        ncclComm_t c, cudaStream_t s) {
+  return collective("ncclReduce", from, n, to, root == c->rank ? n : 0, type, c, s);
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t n, ncclDataType_t type, int root, ncclComm_t c,
+                           cudaStream_t s) {
+  return collective("ncclBroadcast", from, root == c->rank ? n : 0, to, n, type, c, s);
 }
 }

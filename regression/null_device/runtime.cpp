@@ -21,7 +21,12 @@ thread_local struct Launch {
 
 cudaError_t launch(const Kernel& kernel, dim3 grid, dim3 block, void** args, std::size_t shared, cudaStream_t stream) {
   Lock lock(dev().mutex);
-  ++stream_of(stream).kernels;
+  if (dev().recording == nullptr)
+    ++stream_of(stream).kernels;
+  else
+    ++dev().recorded_kernels;
+  if (dev().recording != nullptr && dev().recording != &stream_of(stream))
+    refuse_while_recording("a launch in another stream");
   count("launch", kernel_label.empty() ? "(" + demangled(kernel.name).substr(0, 160) + ")" : kernel_label);
   count("kernel", kernel.name);
   const bool fits = grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u && grid.y <= 65535 &&
@@ -274,6 +279,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   Lock lock(dev().mutex);
   count("runtime", "cudaStreamQuery");
+  refuse_while_recording("cudaStreamQuery");
   drain(stream_of(s), stream_of(s).end());
   join(dev().waited, order_of(stream_of(s)));
   return cudaSuccess;
@@ -306,6 +312,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   Lock lock(dev().mutex);
   count("runtime", "cudaEventQuery");
+  refuse_while_recording("cudaEventQuery");
   const Event& event = *reinterpret_cast<Event*>(e);
   if (event.stream) drain(*event.stream, event.end);
   join(dev().waited, event.after);

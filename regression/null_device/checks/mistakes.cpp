@@ -45,6 +45,28 @@ struct Queue {
   cudaEvent_t event = nullptr;
 };
 
+// A graph of a kernel.
+void record(float* device, const float* pinned, const std::string& mistake) {
+  const Queue queue;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  void* more = nullptr;
+  cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeRelaxed);
+  if (mistake != "recorded-nothing")
+    cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), dim3(1), dim3(1), nullptr, 0, queue.stream);
+  if (mistake == "recorded-wait") cudaStreamSynchronize(queue.stream);
+  if (mistake == "recorded-memory") cudaMalloc(&more, 8);
+  if (mistake == "recorded-copy") cudaMemcpyAsync(device, pinned, 4, cudaMemcpyHostToDevice, queue.stream);
+  if (mistake == "recorded-elsewhere") launch();
+  cudaStreamEndCapture(queue.stream, &graph);
+  cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphDestroy(graph);
+  cudaGraphLaunch(made, queue.stream);
+  cudaStreamSynchronize(queue.stream);
+  cudaGraphExecDestroy(made);
+  cudaFree(more);
+}
+
 // Memory behind reserved addresses, copied out after what used it, and given back.
 void map_and_copy(float* host, std::size_t n, const std::string& mistake) {
   constexpr std::size_t bytes = std::size_t{2} << 20;
@@ -218,6 +240,7 @@ int main(int count, char** arguments) {
   map_and_copy(host, n, mistake);
   ask_for_pages(mistake);
   measure(mistake);
+  record(device, host, mistake);
   if (mistake == "touched") device[0] = 1;
   cudaFreeHost(host);
   if (mistake != "leaked") cudaFree(device);

@@ -7,6 +7,7 @@
 #include "core/layout/model_size.hpp"
 #include "core/layout/tensor_spec.hpp"
 #include "regression/unit/core/model_rig.hpp"
+#include "regression/unit/reference.hpp"
 
 namespace sestina {
 namespace {
