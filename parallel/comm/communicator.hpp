@@ -72,6 +72,17 @@ class Communicator {
   virtual std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                                   std::vector<Message> receives) = 0;
 
+  // Exchanges that the group's library makes as a whole, in place, where it has such; null: it has none. owned[r] lies
+  // in the same places on all ranks. Sums of floats come to owned[r] of rank r, with the bits of the library; what rank
+  // r owns comes to all.
+  virtual std::unique_ptr<Exchange> make_reduce_scatter(const char* /*name*/, const std::vector<Block>& /*owned*/) {
+    return nullptr;
+  }
+  virtual std::unique_ptr<Exchange> make_all_gather(const char* /*name*/,
+                                                    const std::vector<std::vector<Block>>& /*owned*/) {
+    return nullptr;
+  }
+
   // An all_gather that is started and finished any number of times: mine and all must outlive it.
   virtual std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes,
                                                     void* all) = 0;
@@ -118,6 +129,12 @@ class ForwardingCommunicator : public Communicator {
   std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                           std::vector<Message> receives) override {
     return inner_->make_exchange(name, std::move(sends), std::move(receives));
+  }
+  std::unique_ptr<Exchange> make_reduce_scatter(const char* name, const std::vector<Block>& owned) override {
+    return inner_->make_reduce_scatter(name, owned);
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const std::vector<std::vector<Block>>& owned) override {
+    return inner_->make_all_gather(name, owned);
   }
   std::unique_ptr<Exchange> make_all_gather(const char* name, const void* mine, std::size_t bytes, void* all) override {
     return inner_->make_all_gather(name, mine, bytes, all);

@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -85,6 +86,15 @@ class NcclGroup {
                          : ncclRecv(data, transfer.bytes, ncclChar, transfer.peer, comm_, stream_),
             name);
     }
+    check(ncclGroupEnd(), name);
+  }
+
+  // Enqueues calls(communicator, stream) of all ranks as one operation.
+  template <class Calls>
+  void enqueue_all(const char* name, const Calls& calls) {
+    require_connection(name);
+    check(ncclGroupStart(), name);
+    calls(comm_, stream_);
     check(ncclGroupEnd(), name);
   }
 
@@ -247,6 +257,64 @@ class NcclExchange final : public Exchange {
   bool active_ = false;
 };
 
+// A sum or a gather of NCCL itself, in place; its calls are those of all ranks together.
+class NcclCollective final : public Exchange {
+ public:
+  using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
+  NcclCollective(const char* name, std::shared_ptr<NcclGroup> group, Calls calls)
+      : name_(name), nccl_(std::move(group)), calls_(std::move(calls)) {}
+  void start() override {
+    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
+    active_ = true;
+    nccl_->enqueue_all(name_, calls_);
+    arrived_.record(nccl_->stream());
+  }
+  bool test() override {
+    if (active_ && nccl_->done(arrived_, name_)) active_ = false;
+    return !active_;
+  }
+  void finish() override {
+    if (std::exchange(active_, false)) nccl_->wait(arrived_, name_, {});
+  }
+  void finish_in(Queue queue) override {
+    if (queue == nullptr) return finish();
+    if (std::exchange(active_, false)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
+  }
+
+ private:
+  const char* name_;
+  std::shared_ptr<NcclGroup> nccl_;
+  Calls calls_;
+  CudaEvent arrived_;
+  bool active_ = false;
+};
+
+// Returns whether the ranks' parts are equally long and follow each other: what NCCL's collectives of one call take.
+bool are_even(const std::vector<Block>& parts) {
+  for (std::size_t r = 0; r < parts.size(); ++r)
+    if (parts[r].bytes() != parts[0].bytes() || parts[r].bytes() == 0 ||
+        parts[r].data != static_cast<char*>(parts[0].data) + r * parts[0].bytes())
+      return false;
+  return true;
+}
+
+bool are_flat_in_device_memory(const std::vector<Block>& blocks) {
+  const std::vector<Block> full = without_empty(blocks);
+  return std::all_of(full.begin(), full.end(), is_flat) && all_in_device_memory(full);
+}
+
+// Returns flat blocks with those joined that follow each other in memory.
+std::vector<Block> joined(const std::vector<Block>& blocks) {
+  std::vector<Block> list;
+  for (const Block& block : without_empty(blocks)) {
+    if (!list.empty() && block.data == static_cast<char*>(list.back().data) + list.back().bytes())
+      list.back() = block_of(list.back().data, list.back().bytes() + block.bytes());
+    else
+      list.push_back(block);
+  }
+  return list;
+}
+
 class NcclCommunicator final : public ForwardingCommunicator {
  public:
   explicit NcclCommunicator(std::unique_ptr<Communicator> inner) : ForwardingCommunicator(std::move(inner)) {
@@ -257,6 +325,43 @@ class NcclCommunicator final : public ForwardingCommunicator {
                                           std::vector<Message> receives) override {
     connect();
     return std::make_unique<NcclExchange>(name, nccl_, std::move(sends), std::move(receives));
+  }
+  std::unique_ptr<Exchange> make_reduce_scatter(const char* name, const std::vector<Block>& owned) override {
+    if (!are_flat_in_device_memory(owned)) return nullptr;
+    connect();
+    const auto floats = [](const Block& block) { return block.bytes() / sizeof(float); };
+    return std::make_unique<NcclCollective>(
+        name, nccl_, [=, me = static_cast<std::size_t>(rank())](ncclComm_t comm, cudaStream_t stream) {
+          if (are_even(owned))
+            return check(
+                ncclReduceScatter(owned[0].data, owned[me].data, floats(owned[0]), ncclFloat, ncclSum, comm, stream),
+                name);
+          for (std::size_t r = 0; r < owned.size(); ++r)
+            if (owned[r].bytes() > 0)
+              check(ncclReduce(owned[r].data, owned[r].data, floats(owned[r]), ncclFloat, ncclSum, static_cast<int>(r),
+                               comm, stream),
+                    name);
+        });
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const std::vector<std::vector<Block>>& owned) override {
+    std::vector<std::vector<Block>> parts;
+    std::vector<Block> first;  // of each rank, where it has one
+    for (const std::vector<Block>& blocks : owned) {
+      if (!are_flat_in_device_memory(blocks)) return nullptr;
+      parts.push_back(joined(blocks));
+      if (parts.back().size() == 1) first.push_back(parts.back()[0]);
+    }
+    connect();
+    const bool even = first.size() == parts.size() && are_even(first);
+    return std::make_unique<NcclCollective>(
+        name, nccl_, [=, me = static_cast<std::size_t>(rank())](ncclComm_t comm, cudaStream_t stream) {
+          if (even)
+            return check(ncclAllGather(first[me].data, first[0].data, first[0].bytes(), ncclChar, comm, stream), name);
+          for (std::size_t r = 0; r < parts.size(); ++r)
+            for (const Block& part : parts[r])
+              check(ncclBroadcast(part.data, part.data, part.bytes(), ncclChar, static_cast<int>(r), comm, stream),
+                    name);
+        });
   }
   // Both sides of a single message lie in device memory, or both in host memory.
   void send(int peer, const void* data, std::size_t bytes) override {

@@ -84,7 +84,10 @@ NodeLevels bulk_levels(const Communicator& group) {
   return levels != nullptr ? bulk_levels(*levels) : even_nodes(group.size(), group.size());
 }
 
-Gather make_gather(Communicator& group, const char* name, const std::vector<std::vector<Block>>& owned) {
+Gather make_gather(Communicator& group, const char* name, const std::vector<std::vector<Block>>& owned,
+                   bool by_library) {
+  if (by_library)
+    if (auto whole = group.make_all_gather(name, owned)) return {group, std::move(whole), nullptr};
   const NodeLevels levels = bulk_levels(group);
   const int me = group.rank(), here = levels.node(me);
   const auto blocks = [&](int rank) -> const std::vector<Block>& { return owned[static_cast<std::size_t>(rank)]; };

@@ -66,9 +66,10 @@ class Gather {
   bool due_ = false;
 };
 
-// Makes a gather in the group's bulk levels. owned[rank] are the blocks on this rank that hold what `rank` owns: they
-// are sent where it is this one, else filled.
-Gather make_gather(Communicator&, const char* name, const std::vector<std::vector<Block>>& owned);
+// Makes a gather in the group's bulk levels, or, where the group has one and `by_library`, that of its library.
+// owned[rank] are the blocks on this rank that hold what `rank` owns: they are sent where it is this one, else filled.
+Gather make_gather(Communicator&, const char* name, const std::vector<std::vector<Block>>& owned,
+                   bool by_library = false);
 
 // Collectives of a group whose ranks share nodes: inside each node first, then between one leader of each node, then
 // inside each node again, so that the network carries one message for each node and not one for each rank.

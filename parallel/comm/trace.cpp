@@ -158,8 +158,13 @@ class TracedCommunicator final : public ForwardingCommunicator {
   }
   std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
                                           std::vector<Message> receives) override {
-    return std::make_unique<TracedExchange>(inner_->make_exchange(name, std::move(sends), std::move(receives)), trace_,
-                                            name, exchanges_[name]++);
+    return traced(name, inner_->make_exchange(name, std::move(sends), std::move(receives)));
+  }
+  std::unique_ptr<Exchange> make_reduce_scatter(const char* name, const std::vector<Block>& owned) override {
+    return traced(name, inner_->make_reduce_scatter(name, owned));
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char* name, const std::vector<std::vector<Block>>& owned) override {
+    return traced(name, inner_->make_all_gather(name, owned));
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<TracedCommunicator>(inner_->split(color, key), trace_, label_);
@@ -186,6 +191,10 @@ class TracedCommunicator final : public ForwardingCommunicator {
   void complete(const char* name) override { inner_->complete(name); }
 
  private:
+  std::unique_ptr<Exchange> traced(const char* name, std::unique_ptr<Exchange> exchange) {
+    if (!exchange) return nullptr;
+    return std::make_unique<TracedExchange>(std::move(exchange), trace_, name, exchanges_[name]++);
+  }
   template <class Operation>
   void during(const char* name, const Operation& operation) {
     const Trace::Handle span = trace_.begin(row_, name, -1, SpanKind::exchange);

@@ -33,7 +33,7 @@ std::vector<Message> messages(const std::map<int, std::vector<Block>>& by_peer, 
 template <class Exec>
 GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, const GradientBuckets& all,
                                      Vector<float, Exec> gradients, std::vector<PartialGradient<Exec>> partial,
-                                     std::size_t small_place, std::unique_ptr<OwnedSums<Exec>> sums)
+                                     std::size_t small_place, std::unique_ptr<OwnedSums<Exec>> sums, bool by_library)
     : exec_(exec),
       group_(dp_group),
       partial_(std::move(partial)),
@@ -46,10 +46,44 @@ GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, c
   for (std::size_t b = 0; b < order.size(); ++b) order[b] = b;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return all.buckets[a].block > all.buckets[b].block; });
+  if (by_library && reduction.places > 0 && sums_ == nullptr && add_library_sums(order, all, gradients.data())) return;
   for (std::size_t place = 0; place < reduction.places; ++place)
     received_.emplace_back("sestina::received", reduction.place_elements[static_cast<std::size_t>(group_.rank())]);
   for (const std::size_t b : order)  // one rank by itself adds up what it has, without a round
     add_bucket(b, all, gradients.data() + all.begin[b], reduction.places == 0 ? ReduceRounds() : reduction.rounds[b]);
+}
+
+// Makes a sum of the group's library of each bucket. Returns false where it has none: then nothing is made.
+template <class Exec>
+bool GradientReduce<Exec>::add_library_sums(const std::vector<std::size_t>& order, const GradientBuckets& all,
+                                            float* begin) {
+  for (const std::size_t number : order) {
+    const BucketLayout& layout = all.buckets[number];
+    const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
+    std::vector<Stretch> owned;
+    std::vector<Block> blocks;
+    for (std::size_t r = 0; r + 1 < cut.size(); ++r) {
+      const auto length = static_cast<std::size_t>(cut[r + 1] - cut[r]);
+      owned.push_back({begin + all.begin[number] + cut[r], length, length});
+      blocks.push_back(floats(owned.back().begin, length));
+    }
+    std::unique_ptr<Exchange> sum = group_.make_reduce_scatter("gradients", blocks);
+    if (!sum) return false;  // of the first bucket, as of any
+    Chunk chunk;
+    chunk.block = layout.block;
+    chunk.bucket = number;
+    chunk.rounds.emplace_back().exchange = std::move(sum);
+    if (layout.cut.empty() || to_all_) chunk.sums = gather_sums(owned, true);
+    chunks_.push_back(std::move(chunk));
+  }
+  return true;
+}
+
+template <class Exec>
+Gather GradientReduce<Exec>::gather_sums(const std::vector<Stretch>& owned, bool by_library) {
+  std::vector<std::vector<Block>> sums;
+  for (const Stretch& stretch : owned) sums.push_back({floats(stretch.begin, stretch.length)});
+  return make_gather(group_, "summed gradients", sums, by_library);
 }
 
 template <class Exec>
@@ -89,11 +123,7 @@ void GradientReduce<Exec>::add_chunk(std::size_t number, const BucketLayout& buc
     chunk.rounds.push_back(make_round(std::exchange(name, "further gradients"), owned, before, level, place));
     before = level;
   }
-  if (bucket.cut.empty() || to_all_) {
-    std::vector<std::vector<Block>> sums;
-    for (const Stretch& stretch : owned) sums.push_back({floats(stretch.begin, stretch.length)});
-    chunk.sums = make_gather(group_, "summed gradients", sums);
-  }
+  if (bucket.cut.empty() || to_all_) chunk.sums = gather_sums(owned, false);
   chunks_.push_back(std::move(chunk));
 }
 
@@ -145,6 +175,7 @@ void GradientReduce<Exec>::add_micro(Chunk& chunk) {
 // rank, so all ranks do the same.
 template <class Exec>
 void GradientReduce<Exec>::make_room(std::size_t number, std::size_t round) {
+  if (received_.empty()) return;  // sums of the library are taken in place
   for (std::size_t older = number % received_.size(); older < chunks_.size(); older += received_.size()) {
     const bool same_bucket = chunks_[older].bucket == chunks_[number].bucket;
     if (same_bucket && older >= number) continue;
@@ -260,7 +291,8 @@ SESTINA_INSTANTIATE_SPACES(SESTINA_GRADIENT_REDUCE)
 
 template <class Exec, class T>
 WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const StagePlan& stage,
-                                    const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members)
+                                    const GradientBuckets& all, const Arena<Exec, T>& arena, const OwnerGroup& members,
+                                    bool by_library)
     : exec_(exec), group_(group) {
   if (group.size() == 1 || arena.layout().weights_in_turn) return;
   for (std::size_t b = 0; b < all.buckets.size(); ++b) {
@@ -275,7 +307,7 @@ WeightGather<Exec, T>::WeightGather(const Exec& exec, Communicator& group, const
         owned[static_cast<std::size_t>(rank)].push_back(block_of_rows<Exec, T>(arena, i, rows));
       }
     }
-    buckets_.push_back({layout.block, b, make_gather(group, "weights", owned), false});
+    buckets_.push_back({layout.block, b, make_gather(group, "weights", owned, by_library), false});
   }
   std::stable_sort(buckets_.begin(), buckets_.end(),
                    [](const Bucket& a, const Bucket& b) { return a.block < b.block; });

@@ -44,10 +44,11 @@ template <class Exec>
 class GradientReduce {
  public:
   // gradients: the whole buffer, laid out as the buckets say, which are cut for the ranks of the group. small_place:
-  // see bucket_reduction. sums: null where gradients stay until the end of the step.
+  // see bucket_reduction. sums: null where gradients stay until the end of the step. by_library: where the group's
+  // library makes sums as a whole, these are taken, with its bits, and no memory for what comes from others.
   GradientReduce(const Exec&, Communicator& dp_group, const GradientBuckets&, Vector<float, Exec> gradients,
                  std::vector<PartialGradient<Exec>>, std::size_t small_place = small_place_elements,
-                 std::unique_ptr<OwnedSums<Exec>> sums = nullptr);
+                 std::unique_ptr<OwnedSums<Exec>> sums = nullptr, bool by_library = false);
 
   bool takes_each_micro() const { return sums_ != nullptr; }  // else the sum of a step's micro-batches
   // Called before gradients of a block are written: waits until its place is free.
@@ -95,6 +96,8 @@ class GradientReduce {
     float* begin;
     std::size_t length, room;
   };
+  bool add_library_sums(const std::vector<std::size_t>& order, const GradientBuckets&, float* begin);
+  Gather gather_sums(const std::vector<Stretch>& owned, bool by_library);
   void add_bucket(std::size_t number, const GradientBuckets&, float* begin, const ReduceRounds&);
   void add_chunk(std::size_t bucket, const BucketLayout&, const std::vector<Stretch>& owned,
                  const std::vector<int>& levels);
@@ -124,7 +127,7 @@ Block block_of_rows(const Arena<Exec, T>& arena, std::size_t i, const OwnedRows&
 
 // Updated weights travel from their owners to all ranks in a variable all-gather, bucket by bucket, under the next
 // forward pass. Each tensor's rows are sent from where the owner computes with them to where the others do: nothing is
-// staged. Weights that take turns come block by block instead (block_gather.hpp).
+// staged. Weights that take turns come block by block instead (block_gather.hpp). by_library: see make_gather.
 
 // The ranks of a group among the data-parallel ranks: member m is rank first + m step. of_experts: they exchange the
 // buckets of the experts that they hold (expert_layout.hpp), else those of all ranks.
@@ -137,7 +140,7 @@ template <class Exec, class T>
 class WeightGather {
  public:
   WeightGather(const Exec&, Communicator& group, const StagePlan&, const GradientBuckets&, const Arena<Exec, T>&,
-               const OwnerGroup& = {});
+               const OwnerGroup& = {}, bool by_library = false);
 
   // Starts all buckets that have not been started once the owned weights have been updated, first those that the
   // forward pass needs first. Returns false where the host has waited for the space.

@@ -144,7 +144,7 @@ def grid(device):
 def ranks(device, n):
     if n == 8:
         return grid(device)
-    layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n // 2}", "parallel.tp=2"], [f"parallel.dp={n // 2}", "parallel.pp=2"]]
+    layouts = [[f"parallel.dp={n}"], [f"parallel.dp={n}", "run.deterministic=true"], [f"parallel.dp={n // 2}", "parallel.tp=2"], [f"parallel.dp={n // 2}", "parallel.pp=2"]]
     if n > 2:  # sums and weights by way of one rank of each node, by small rounds too
         layouts += [[f"parallel.dp={n}", "parallel.node_size=2"], [f"parallel.dp={n // 2}", "parallel.tp=2", "parallel.node_size=2"]]
     for devices in (1, n):
@@ -437,6 +437,26 @@ def budget(device, name):
         raise Failure(f"{name}: over budget: {', '.join(over) or 'nothing was counted'}")
 
 
+def collectives(device):
+    """Where bits may be those of NCCL, its sums take gradients to their owners, and its gathers bring weights back: an
+    operation of each for a bucket. In deterministic runs messages do, which are added up in a tree."""
+    for deterministic in ("false", "true"):
+        few, many = (device.train("tiny_muon", f"run.steps={steps}", "parallel.dp=2", "train.micro_batch=4", "metrics.updates_every=0",
+                                  "optimizer.qk_clip=0", f"run.deterministic={deterministic}", ranks=2, devices=2, fill=63)[0] for steps in (20, 40))
+        calls = {name.removeprefix("nccl"): (count[0] - few.get((kind, name), (0, 0))[0]) / 40  # of a rank and a step
+                 for (kind, name), count in many.items() if kind == "library" and name.startswith("nccl") and count != few.get((kind, name))}
+        print(f"run.deterministic = {deterministic}: {calls}")
+        messages, whole = {"Send", "Recv"} & calls.keys(), calls.keys() & {"ReduceScatter", "Reduce", "AllGather", "Broadcast"}
+        operations = calls["GroupStart"]
+        if deterministic == "true" and (whole or not messages) or deterministic == "false" and (messages or not whole):
+            raise Failure(f"run.deterministic = {deterministic}: {calls}")
+        if deterministic == "false" and operations != 2 * BUCKETS:
+            raise Failure(f"{operations} operations of a step, {BUCKETS} buckets")
+
+
+BUCKETS = 4  # of two layers: embedding, each layer, head
+
+
 def report(device, path):
     columns = ["launches", "waits", "pageable", "allocations"]
     lines = ["# What a training step of the CUDA program costs its host", "",
@@ -452,7 +472,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "unified", "check", "lambdas", "products", "attention", "experts", "budget", "report"])
+    parser.add_argument("what", choices=["build", "decks", "ranks", "resume", "memory", "unified", "check", "lambdas", "products", "attention", "experts", "collectives", "budget", "report"])
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.what in ("build", "lambdas"):
@@ -470,7 +490,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention, "experts": experts.check}[given.what](device)
+                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention, "experts": experts.check, "collectives": collectives}[given.what](device)
         except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 

@@ -60,10 +60,10 @@ GradientBuckets odd_buckets(int ranks) {
   return all;
 }
 
-void expect_plain_sums(Communicator& group, std::size_t small_place, const std::string& what) {
+void expect_plain_sums(Communicator& group, std::size_t small_place, const std::string& what, bool by_library = false) {
   const GradientBuckets all = odd_buckets(group.size());
   Gradients gradients("gradients", static_cast<std::size_t>(all.begin.back()));
-  GradientReduce<Host> reduce(Host(), group, all, gradients, {}, small_place);
+  GradientReduce<Host> reduce(Host(), group, all, gradients, {}, small_place, nullptr, by_library);
   for (int step = 0; step < 2; ++step) {
     for (std::size_t i = 0; i < gradients.extent(0); ++i) gradients(i) = gradient_of(group.rank(), i);
     for (int block = 9; block >= 0; --block) reduce.block_done(block);
@@ -90,6 +90,90 @@ TEST(GradientReduceSums, AreThePlainSumOfAllRanks) {
     const auto group = with_node_groups(world().split(0, world().rank()), node_size);
     for (const std::size_t small_place : {std::size_t{0}, small_place_elements})
       expect_plain_sums(*group, small_place, fmt::format("nodes of {}, places of {}", node_size, small_place));
+  }
+}
+
+// A group whose library makes sums and gathers as a whole, as NCCL does; on a host by calls that end at once. Its sums
+// are those of the tree, so that they can be compared by their bits.
+struct LibraryCounts {
+  int messages = 0, sums = 0, gathers = 0;
+};
+class LibraryGroup final : public ForwardingCommunicator {
+ public:
+  LibraryGroup(std::unique_ptr<Communicator> group, LibraryCounts& counts)
+      : ForwardingCommunicator(std::move(group)), counts_(counts) {}
+  std::unique_ptr<Exchange> make_exchange(const char* name, std::vector<Message> sends,
+                                          std::vector<Message> receives) override {
+    ++counts_.messages;
+    return ForwardingCommunicator::make_exchange(name, std::move(sends), std::move(receives));
+  }
+  std::unique_ptr<Exchange> make_reduce_scatter(const char*, const std::vector<Block>& owned) override {
+    return std::make_unique<AtOnce>([this, owned] {
+      for (std::size_t r = 0; r < owned.size(); ++r) {
+        const std::size_t n = owned[r].bytes() / sizeof(float);
+        auto* const mine = static_cast<float*>(owned[r].data);
+        std::vector<float> all(n * owned.size());
+        inner_->all_gather(mine, n * sizeof(float), all.data());
+        for (std::size_t width = 1; width < owned.size(); width *= 2)
+          for (std::size_t part = 0; part + width < owned.size(); part += 2 * width)
+            for (std::size_t i = 0; i < n; ++i) all[part * n + i] += all[(part + width) * n + i];
+        if (r == static_cast<std::size_t>(rank())) std::copy_n(all.begin(), n, mine);
+      }
+      ++counts_.sums;
+    });
+  }
+  std::unique_ptr<Exchange> make_all_gather(const char*, const std::vector<std::vector<Block>>& owned) override {
+    return std::make_unique<AtOnce>([this, owned] {
+      for (std::size_t r = 0; r < owned.size(); ++r)
+        for (const Block& block : owned[r])
+          if (block.bytes() > 0) inner_->broadcast(block.data, block.bytes(), static_cast<int>(r));
+      ++counts_.gathers;
+    });
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<LibraryGroup>(inner_->split(color, key), counts_);
+  }
+
+ private:
+  struct AtOnce final : Exchange {
+    explicit AtOnce(std::function<void()> made) : work(std::move(made)) {}
+    void start() override { work(); }
+    bool test() override { return true; }
+    void finish() override {}
+    std::function<void()> work;
+  };
+  LibraryCounts& counts_;
+};
+
+TEST(GradientReduceSums, OfALibraryTakeNoMessages) {
+  LibraryCounts counts;
+  LibraryGroup group(world().split(0, world().rank()), counts);
+  expect_plain_sums(group, 0, "by a library", true);
+  const GradientBuckets all = odd_buckets(group.size());
+  const auto unowned =
+      std::count_if(all.buckets.begin(), all.buckets.end(), [](const auto& b) { return b.cut.empty(); });
+  EXPECT_EQ(counts.messages, 0);
+  EXPECT_EQ(counts.sums, 2 * static_cast<int>(all.buckets.size()));  // of two steps
+  EXPECT_EQ(counts.gathers, 2 * static_cast<int>(unowned));
+  expect_plain_sums(group, 0, "by messages", false);
+  EXPECT_GT(counts.messages, 0);
+}
+
+// Whole runs: what is not deterministic goes by the library, what is by messages.
+TEST(GradientReduceSums, OfALibraryTrainAsMessagesDo) {
+  for (const bool deterministic : {false, true}) {
+    TrainingCase run = training_case("muon");
+    run.options.run.deterministic = deterministic;
+    run.options.parallel.dp = world().size();
+    run.options.train.global_batch = 2 * world().size();
+    LibraryCounts counts;
+    LibraryGroup group(world().split(0, world().rank()), counts);
+    const auto plain = world().split(0, world().rank());
+    const auto losses = train_on<float>(group, run, 3).loss, wanted = train_on<float>(*plain, run, 3).loss;
+    ASSERT_EQ(losses.size(), wanted.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], wanted[i], 1e-6 * std::abs(wanted[i]));
+    EXPECT_EQ(counts.sums > 0, !deterministic);
+    EXPECT_EQ(counts.gathers > 0, !deterministic);
   }
 }
 
