@@ -143,7 +143,7 @@ void Stage<Exec, T>::forward(const Weights<Exec, T>& weights, Activations<Exec, 
                              Vector<const std::int32_t, Exec> first_key, BlockHooks& hooks) {
   const PassKey key{
       .weights = &weights, .slot = slot.data(), .tokens = tokens.token.data(), .masks_documents = first_key.size() > 0};
-  slot.tokens = tokens;  // a pass that is not made anew does not set them
+  slot.tokens = tokens;  // a pass that was recorded does not set them
   slot.first_key = first_key;
   run_pass(key, hooks, [&] { model_.forward(weights, slot, tokens, first_key, hooks); });
 }

@@ -10,13 +10,13 @@
 #include "core/layout/plan.hpp"
 #include "core/layout/rank_layout.hpp"
 #include "core/model/formed_weights.hpp"
+#include "core/model/pass_graphs.hpp"
 #include "core/model/transformer.hpp"
 #include "core/optimizer/expert_loads.hpp"
 #include "core/optimizer/gradient_norm.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
 #include "core/optimizer/router_bias.hpp"
-#include "core/pass_graphs.hpp"
 #include "core/stage_values.hpp"
 
 namespace sestina {

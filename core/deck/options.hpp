@@ -102,7 +102,7 @@ struct TrainOptions {
   enum class Precision { fp32, bf16 } precision = Precision::fp32;
   double clip_norm = 1.0;  // 0 = no clipping
   bool recompute = false;
-  bool graphs = false;           // a device's passes are recorded, and then started by one call (core/pass_graphs.hpp)
+  bool graphs = false;           // a device's passes are recorded, and then started by one call (core/model/pass_graphs.hpp)
   std::int64_t logit_bytes = 0;  // most bytes of logits at a time; 0: what logit_bytes_of says
   double ema_tau = 0;  // the mean of the weights takes in 1 / ema_tau of them with each update; 0: none is kept
   LookaheadOptions lookahead;

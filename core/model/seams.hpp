@@ -22,7 +22,7 @@ struct BlockHooks {
   // Called in two-part backward passes when the gradients of the block's norms are there; those of its other weights
   // follow.
   virtual void after_backward_input(int /*block*/) {}
-  // Whether the calls above do something: else a pass may leave them out (core/pass_graphs.hpp).
+  // Whether the calls above do something: else a pass may leave them out (core/model/pass_graphs.hpp).
   virtual bool act() const { return true; }
 };
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/pass_graphs.hpp"
+#include "core/model/pass_graphs.hpp"
 #include "regression/unit/core/options_rig.hpp"
 
 namespace sestina {
