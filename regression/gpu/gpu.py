@@ -30,6 +30,8 @@ SKIPPED = 77
 DECKS = ["tiny_llama", "tiny_gpt", "tiny_qwen3", "tiny_olmo2", "tiny_moe", "tiny_muon", "tiny_normuon", "tiny_soap", "tiny_shampoo",
          "tiny_kl_soap", "tiny_soap_muon", "tiny_poet_x", "tiny_adamw_8bit"]
 UPDATES = 12
+# Runs that have the same bits each time; micro-batches of a deterministic run go into a tree, which is not recorded.
+REPEATED = ["run.deterministic=true", "train.micro_batch=0"]
 # Of a loss, relative: sums in another order are as far apart as roundings of their type, which twelve updates at the
 # rates of these decks make some hundred times as large.
 FAR = {"fp32": 2e-3, "bf16": 3e-2}
@@ -98,7 +100,7 @@ def losses(runner):
 
 def bits(runner):
     for deck in runner.decks or ("tiny_llama", "tiny_muon", "tiny_soap", "tiny_graphs"):
-        options = ["train.precision=bf16"]
+        options = ["train.precision=bf16", *REPEATED]
         whole = bits_of(runner.train("whole", deck, *options))
         if bits_of(runner.train("again", deck, *options)) != whole:
             raise Failure(f"{deck}: two runs have different bits")
@@ -106,7 +108,7 @@ def bits(runner):
         if bits_of(runner.train("stopped", deck, *options, resume=True)) != whole:
             raise Failure(f"{deck}: a run that was interrupted goes on to other bits")
         print(f"{deck}: the same bits of two runs, and of one that was interrupted")
-    recorded, plain = (bits_of(runner.train(f"graphs {on}", "tiny_graphs", f"train.graphs={on}")) for on in ("true", "false"))
+    recorded, plain = (bits_of(runner.train(f"graphs {on}", "tiny_graphs", f"train.graphs={on}", *REPEATED)) for on in ("true", "false"))
     if recorded != plain:
         raise Failure(f"recorded passes have other bits: losses {recorded[0]}, {plain[0]}")
     print("tiny_graphs: the bits of passes that are recorded are those of passes that are not")

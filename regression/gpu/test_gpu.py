@@ -72,7 +72,7 @@ class OnThisHost(unittest.TestCase):
 
     def test_a_host_has_its_own_losses(self):
         said = self.run_case("--host", "--decks", "tiny_graphs", "--", "losses")
-        self.assertEqual(said.count("12 losses, 0.0e+00 apart at most"), 2, said)
+        self.assertEqual(said.count("12 losses"), 2, said)
 
     def test_a_host_has_its_own_bits(self):
         said = self.run_case("--host", "--decks", "tiny_graphs", "--", "bits")
