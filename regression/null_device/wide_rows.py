@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,11 +49,13 @@ def options(build):
 def assembly(build):
     """What nvcc makes of the kernels: instructions of its virtual machine, by mangled name."""
     compiler = os.environ.get("NVCC_WRAPPER_DEFAULT_COMPILER", "g++")
+    folders = os.pathsep.join([os.environ["PATH"], *(f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home)])
+    nvcc = shutil.which("nvcc", path=folders) or sys.exit("wide_rows.py: no nvcc (PATH, CUDA_HOME, /usr/local/cuda)")
     openmp = "-fopenmp=libomp" if "clang" in compiler else "-fopenmp"
     with tempfile.TemporaryDirectory() as folder:
         source, made = pathlib.Path(folder) / "rows.cu", pathlib.Path(folder) / "rows.ptx"
         source.write_text("".join(f'#include "kernels/{name}.cpp"\n' for name in SOURCES))
-        done = subprocess.run(["nvcc", "-x", "cu", "-ptx", "-w", "-ccbin", compiler, "-Xcompiler", openmp, *options(build),
+        done = subprocess.run([nvcc, "-x", "cu", "-ptx", "-w", "-ccbin", compiler, "-Xcompiler", openmp, *options(build),
                                "-I", ROOT, "-o", made, source], cwd=build, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"wide_rows.py: nvcc ended with {done.returncode}:\n{done.stderr}")
