@@ -257,4 +257,19 @@ KOKKOS_FORCEINLINE_FUNCTION RowMoments<A> moments_of(const Member& team, const T
   return moments_inline<A>(team, x, n);
 }
 
+// The backward pass of RMSNorm over a row, whole or the part of it that a rank has. From dy and x (d), the row's 1 /
+// rms and slope, and the weight w: writes dx, and adds to dw.
+template <class A, class T, class Place>
+KOKKOS_FORCEINLINE_FUNCTION void rms_norm_row_backward(const Place& lane, int d, A inverse, A slope, const T* dy,
+                                                       const T* x, const A* w, A* dw, T* dx) {
+  each_element(
+      lane, d,
+      [&](const T& g_y, const T& a, A of, A& sum, T& to) {
+        const A scaled = A(g_y) * inverse;
+        sum += scaled * A(a);
+        to = T(scaled * of - inverse * slope * A(a));
+      },
+      dy, x, w, dw, Written(dx));
+}
+
 }  // namespace sestina

@@ -88,14 +88,7 @@ void rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<const 
                   },
                   grad, in, w, around, dw, Written(out));
             } else {
-              each_element(
-                  lane, d,
-                  [&](const T& g_y, const T& a, A of, A& sum, T& to) {
-                    const A scaled = A(g_y) * inverse;
-                    sum += scaled * A(a);
-                    to = T(scaled * of - inverse * slope * A(a));
-                  },
-                  grad, in, w, dw, Written(out));
+              rms_norm_row_backward(lane, d, inverse, slope, grad, in, w, dw, out);
             }
           }
         }

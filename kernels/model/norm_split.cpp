@@ -73,14 +73,7 @@ void split_rms_norm_backward(const Exec& exec, Matrix<const T, Exec> dy, Matrix<
           const T *in = row_of(x, row), *grad = row_of(dy, row);
           T* out = row_of(dx, row);
           const A inverse = inv_rms(row), slope = along(row) * inverse * inverse * per_column;
-          each_element(
-              lane, d,
-              [&](const T& g_y, const T& a, A of, A& sum, T& to) {
-                const A scaled = A(g_y) * inverse;
-                sum += scaled * A(a);
-                to = T(scaled * of - inverse * slope * A(a));
-              },
-              grad, in, w, dw, Written(out));
+          rms_norm_row_backward(lane, d, inverse, slope, grad, in, w, dw, out);
           sync(lane);
         }
       });

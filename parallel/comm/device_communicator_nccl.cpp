@@ -79,14 +79,14 @@ class NcclGroup {
   void enqueue(const char* name, const std::vector<Transfer>& transfers, char* staging) {
     require_connection(name);
     if (transfers.empty()) return;
-    check(ncclGroupStart(), name);
-    for (const Transfer& transfer : transfers) {
-      void* data = transfer.data != nullptr ? transfer.data : staging + transfer.place;
-      check(transfer.out ? ncclSend(data, transfer.bytes, ncclChar, transfer.peer, comm_, stream_)
-                         : ncclRecv(data, transfer.bytes, ncclChar, transfer.peer, comm_, stream_),
-            name);
-    }
-    check(ncclGroupEnd(), name);
+    enqueue_all(name, [&](ncclComm_t comm, cudaStream_t stream) {
+      for (const Transfer& transfer : transfers) {
+        void* data = transfer.data != nullptr ? transfer.data : staging + transfer.place;
+        check(transfer.out ? ncclSend(data, transfer.bytes, ncclChar, transfer.peer, comm, stream)
+                           : ncclRecv(data, transfer.bytes, ncclChar, transfer.peer, comm, stream),
+              name);
+      }
+    });
   }
 
   // Enqueues calls(communicator, stream) of all ranks as one operation.
@@ -158,11 +158,53 @@ class NcclGroup {
   bool held_ = false;  // another stream waits for this one
 };
 
-class NcclExchange final : public Exchange {
+// What a group enqueues in one operation, and how it is waited for.
+class NcclOperation : public Exchange {
+ public:
+  void start() final {
+    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
+    active_ = true;
+    enqueue();
+    arrived_.record(nccl_->stream());
+  }
+  bool test() final {
+    if (active_ && nccl_->done(arrived_, name_)) end();
+    return !active_;
+  }
+  void finish() final {
+    if (!active_) return;
+    nccl_->wait(arrived_, name_, transfers_);
+    end();
+  }
+  void finish_in(Queue queue) final {
+    if (ends_on_host() || queue == nullptr) return finish();
+    if (std::exchange(active_, false)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
+  }
+
+ protected:
+  NcclOperation(const char* name, std::shared_ptr<NcclGroup> group) : name_(name), nccl_(std::move(group)) {}
+  virtual void enqueue() = 0;
+  virtual bool ends_on_host() const { return false; }
+  virtual void land() {}  // the host's part of the end
+
+  const char* name_;
+  std::shared_ptr<NcclGroup> nccl_;
+  std::vector<Transfer> transfers_;  // whom it waits for; none: the whole group
+
+ private:
+  void end() {
+    active_ = false;
+    land();
+  }
+  CudaEvent arrived_;
+  bool active_ = false;
+};
+
+class NcclExchange final : public NcclOperation {
  public:
   NcclExchange(const char* name, std::shared_ptr<NcclGroup> group, std::vector<Message> sends,
                std::vector<Message> receives)
-      : name_(name), nccl_(std::move(group)) {
+      : NcclOperation(name, std::move(group)) {
     std::size_t bytes = 0;
     bool host = false;
     for (Message& message : receives) host |= add(std::move(message), false, bytes);
@@ -174,9 +216,9 @@ class NcclExchange final : public Exchange {
       nccl_->reserve(bytes);
     }
   }
-  void start() override {
-    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
-    active_ = true;
+
+ private:
+  void enqueue() override {
     if (apart_) {
       nccl_->hold_after_order(apart_->stream);
       for (const Piece& piece : packs_) pack(piece.blocks, apart_->staging.data() + piece.place, apart_->stream);
@@ -188,23 +230,9 @@ class NcclExchange final : public Exchange {
       nccl_->enqueue(name_, transfers_, staging);
       for (const Piece& piece : unpacks_) unpack(staging + piece.place, piece.blocks, nccl_->stream());
     }
-    arrived_.record(nccl_->stream());
   }
-  bool test() override {
-    if (active_ && nccl_->done(arrived_, name_)) land();
-    return !active_;
-  }
-  void finish() override {
-    if (!active_) return;
-    nccl_->wait(arrived_, name_, transfers_);
-    land();
-  }
-  void finish_in(Queue queue) override {
-    if (apart_ || queue == nullptr) return finish();
-    if (std::exchange(active_, false)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
-  }
+  bool ends_on_host() const override { return apart_ != nullptr; }
 
- private:
   struct Piece {
     std::vector<Block> blocks;
     std::size_t place = 0;  // in the staging memory
@@ -240,53 +268,27 @@ class NcclExchange final : public Exchange {
     transfers_.push_back(transfer);
     return !device;
   }
-  void land() {
-    active_ = false;
+  void land() override {
     if (!apart_) return;
     for (const Piece& piece : unpacks_) unpack(apart_->staging.data() + piece.place, piece.blocks, apart_->stream);
     apart_->stream.wait();
   }
 
   static constexpr std::size_t alignment = 256;
-  const char* name_;
-  std::shared_ptr<NcclGroup> nccl_;
-  std::vector<Transfer> transfers_;
   std::vector<Piece> packs_, unpacks_;
   std::unique_ptr<Apart> apart_;
-  CudaEvent arrived_;
-  bool active_ = false;
 };
 
 // A sum or a gather of NCCL itself, in place; its calls are those of all ranks together.
-class NcclCollective final : public Exchange {
+class NcclCollective final : public NcclOperation {
  public:
   using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
   NcclCollective(const char* name, std::shared_ptr<NcclGroup> group, Calls calls)
-      : name_(name), nccl_(std::move(group)), calls_(std::move(calls)) {}
-  void start() override {
-    SESTINA_REQUIRE(!active_, "{}: started twice", name_);
-    active_ = true;
-    nccl_->enqueue_all(name_, calls_);
-    arrived_.record(nccl_->stream());
-  }
-  bool test() override {
-    if (active_ && nccl_->done(arrived_, name_)) active_ = false;
-    return !active_;
-  }
-  void finish() override {
-    if (std::exchange(active_, false)) nccl_->wait(arrived_, name_, {});
-  }
-  void finish_in(Queue queue) override {
-    if (queue == nullptr) return finish();
-    if (std::exchange(active_, false)) nccl_->hold(static_cast<cudaStream_t>(queue), arrived_);
-  }
+      : NcclOperation(name, std::move(group)), calls_(std::move(calls)) {}
 
  private:
-  const char* name_;
-  std::shared_ptr<NcclGroup> nccl_;
+  void enqueue() override { nccl_->enqueue_all(name_, calls_); }
   Calls calls_;
-  CudaEvent arrived_;
-  bool active_ = false;
 };
 
 // Returns whether the ranks' parts are equally long and follow each other: what NCCL's collectives of one call take.

@@ -53,20 +53,30 @@ GradientReduce<Exec>::GradientReduce(const Exec& exec, Communicator& dp_group, c
     add_bucket(b, all, gradients.data() + all.begin[b], reduction.places == 0 ? ReduceRounds() : reduction.rounds[b]);
 }
 
+template <class Exec>
+std::vector<typename GradientReduce<Exec>::Stretch> GradientReduce<Exec>::stretches(const BucketLayout& layout,
+                                                                                    float* begin, std::int64_t chunk,
+                                                                                    std::int64_t chunks) const {
+  const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
+  std::vector<Stretch> owned;
+  for (std::size_t r = 0; r + 1 < cut.size(); ++r) {
+    const std::int64_t length = cut[r + 1] - cut[r];
+    const auto at = [&](std::int64_t number) { return length * number / chunks; };
+    owned.push_back({begin + cut[r] + at(chunk), static_cast<std::size_t>(at(chunk + 1) - at(chunk)),
+                     static_cast<std::size_t>((length + chunks - 1) / chunks)});
+  }
+  return owned;
+}
+
 // Makes a sum of the group's library of each bucket. Returns false where it has none: then nothing is made.
 template <class Exec>
 bool GradientReduce<Exec>::add_library_sums(const std::vector<std::size_t>& order, const GradientBuckets& all,
                                             float* begin) {
   for (const std::size_t number : order) {
     const BucketLayout& layout = all.buckets[number];
-    const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
-    std::vector<Stretch> owned;
+    const std::vector<Stretch> owned = stretches(layout, begin + all.begin[number], 0, 1);
     std::vector<Block> blocks;
-    for (std::size_t r = 0; r + 1 < cut.size(); ++r) {
-      const auto length = static_cast<std::size_t>(cut[r + 1] - cut[r]);
-      owned.push_back({begin + all.begin[number] + cut[r], length, length});
-      blocks.push_back(floats(owned.back().begin, length));
-    }
+    for (const Stretch& stretch : owned) blocks.push_back(floats(stretch.begin, stretch.length));
     std::unique_ptr<Exchange> sum = group_.make_reduce_scatter("gradients", blocks);
     if (!sum) return false;  // of the first bucket, as of any
     Chunk chunk;
@@ -92,13 +102,7 @@ void GradientReduce<Exec>::add_bucket(std::size_t number, const GradientBuckets&
   const BucketLayout& layout = all.buckets[number];
   const std::vector<std::int64_t> cut = bucket_cuts(layout, group_.size());
   for (std::int64_t chunk = 0; chunk < rounds.chunks; ++chunk) {
-    std::vector<Stretch> owned;
-    for (std::size_t r = 0; r + 1 < cut.size(); ++r) {
-      const std::int64_t length = cut[r + 1] - cut[r];
-      const auto at = [&](std::int64_t number) { return length * number / rounds.chunks; };
-      owned.push_back({begin + cut[r] + at(chunk), static_cast<std::size_t>(at(chunk + 1) - at(chunk)),
-                       static_cast<std::size_t>((length + rounds.chunks - 1) / rounds.chunks)});
-    }
+    const std::vector<Stretch> owned = stretches(layout, begin, chunk, rounds.chunks);
     add_chunk(number, layout, owned, rounds.levels);
     if (!sums_) continue;
     const Stretch& own = owned[static_cast<std::size_t>(group_.rank())];

@@ -96,6 +96,8 @@ class GradientReduce {
     float* begin;
     std::size_t length, room;
   };
+  // Returns chunk number `chunk` of so many of what each rank owns of a bucket that begins at `begin`.
+  std::vector<Stretch> stretches(const BucketLayout&, float* begin, std::int64_t chunk, std::int64_t chunks) const;
   bool add_library_sums(const std::vector<std::size_t>& order, const GradientBuckets&, float* begin);
   Gather gather_sums(const std::vector<Stretch>& owned, bool by_library);
   void add_bucket(std::size_t number, const GradientBuckets&, float* begin, const ReduceRounds&);

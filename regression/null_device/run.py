@@ -437,6 +437,9 @@ def budget(device, name):
         raise Failure(f"{name}: over budget: {', '.join(over) or 'nothing was counted'}")
 
 
+BUCKETS = 4  # of two layers: embedding, each layer, head
+
+
 def collectives(device):
     """Where bits may be those of NCCL, its sums take gradients to their owners, and its gathers bring weights back: an
     operation of each for a bucket. In deterministic runs messages do, which are added up in a tree."""
@@ -452,9 +455,6 @@ def collectives(device):
             raise Failure(f"run.deterministic = {deterministic}: {calls}")
         if deterministic == "false" and operations != 2 * BUCKETS:
             raise Failure(f"{operations} operations of a step, {BUCKETS} buckets")
-
-
-BUCKETS = 4  # of two layers: embedding, each layer, head
 
 
 def report(device, path):
