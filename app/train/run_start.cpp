@@ -34,9 +34,8 @@ bool holds_checkpoints(const std::string& folder) {
 }  // namespace
 
 std::string precision_line(TrainOptions::Precision precision, bool on_host) {
-  const Bf16Way way = bf16_way();  // checkpoints name it: it is measured here, if at all, and not in the first save
   if (precision != TrainOptions::Precision::bf16) return "fp32";
-  return on_host ? std::string(to_text(way)) : "bf16";
+  return on_host ? std::string(to_text(bf16_way())) : "bf16";
 }
 
 std::string find_run_dir(const TrainArguments& arguments) {

@@ -88,8 +88,10 @@ Activations<Exec, T>::Activations(const ModelPart& part, LayerRange range, int m
   const StorageWidth width{sizeof(T), sizeof(Acc<T>)};
   const std::size_t n = static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(sequence);
   const auto own = static_cast<std::size_t>(part.own_rows(static_cast<std::int64_t>(n)));
-  storage_ = decltype(storage_)(Kokkos::view_alloc("sestina::activations", Kokkos::WithoutInitializing),
-                                slot_bytes(part, range, micro_batch, sequence, width, recompute));
+  // Zeros, since checkpoints take whole slots (parallel.stash = "saved"): gaps, and what a pass does not write, would
+  // be other bytes in each run.
+  storage_ =
+      decltype(storage_)("sestina::activations", slot_bytes(part, range, micro_batch, sequence, width, recompute));
   Cutter<Exec> cut(storage_.data(), storage_.size());
   const LayerSizes sizes = layer_sizes(part, micro_batch, sequence, recompute);
   const std::pair<std::int64_t, std::int64_t> rotated(0, c.query_width() + c.key_value_width());

@@ -17,24 +17,23 @@ std::string instruction_set();
 enum class Bf16Way : std::uint8_t {
   tiles,         // AMX
   dot_products,  // AVX-512 with bf16
-  emulated,      // by the library, without instructions for it
   widened        // stored in bf16, multiplied in fp32 (packed_product.hpp)
 };
 
-// Returns the way of this process: AMX where the processor has it (and ONEDNN_MAX_CPU_ISA allows it); else the faster
-// one of a measured product (some ms, at the first call): dot products, where it has them, or the library's emulation,
-// against widening. It never changes afterwards.
+// Returns the way of this processor, as far as ONEDNN_MAX_CPU_ISA allows it: AMX where it has it; dot products where
+// they are faster than fp32, which is so on AMD's processors (twice its speed on Zen 4) and not on Intel's (half of it,
+// on those with AMX too); else widening, which is faster than oneDNN's emulation wherever both exist. Nothing is
+// measured: the way decides bits, and these must not depend on what else a machine does. Numbers:
+// regression/reports/processors.md.
 Bf16Way bf16_way();
 
-// Returns "bf16 by AMX tiles", "bf16 by AVX-512 dot products", "bf16 emulated in fp32" or "bf16 widened to fp32".
+// Returns "bf16 by AMX tiles", "bf16 by AVX-512 dot products" or "bf16 widened to fp32".
 constexpr std::string_view to_text(Bf16Way way) {
   switch (way) {
     case Bf16Way::tiles:
       return "bf16 by AMX tiles";
     case Bf16Way::dot_products:
       return "bf16 by AVX-512 dot products";
-    case Bf16Way::emulated:
-      return "bf16 emulated in fp32";
     case Bf16Way::widened:
       return "bf16 widened to fp32";
   }

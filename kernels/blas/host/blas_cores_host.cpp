@@ -30,6 +30,14 @@ bool has_avx512() {
 #endif
 }
 
+bool has_fast_dot_products() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("intel");
+#else
+  return true;
+#endif
+}
+
 bool is_core_without_avx(std::string_view name) {
   constexpr std::string_view old[] = {"Katmai", "Coppermine", "Northwood",    "Prescott", "Banias", "Atom",
                                       "Core2",  "Penryn",     "Dunnington",   "Nehalem",  "Athlon", "Opteron",

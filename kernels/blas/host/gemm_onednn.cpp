@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <string_view>
 #include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/thread_count.hpp"
+#include "kernels/blas/host/blas_cores.hpp"
 #include "kernels/blas/host/gemm_host.hpp"
 #include "kernels/blas/host/packed_product.hpp"
 #include "kernels/blas/instruction_set.hpp"
@@ -196,41 +196,6 @@ struct Primitives {
   }
 };
 
-// Returns the seconds of the shortest of several runs; the first one prepares and does not count.
-template <class Run>
-double shortest(Run&& run) {
-  using clock = std::chrono::steady_clock;
-  double best = 1e30;
-  for (int i = 0; i < 6; ++i) {
-    const auto start = clock::now();
-    run();
-    if (i > 0) best = std::min(best, std::chrono::duration<double>(clock::now() - start).count());
-  }
-  return best;
-}
-
-// Returns the faster one of the library's way and widening: processors of Intel without AMX have dot products of half
-// the speed of fp32, those of AMD of twice it. The library's, where it has any, must be faster by a quarter, so that
-// noise never decides about the bits of a run.
-Bf16Way faster_way(Bf16Way of_library) {
-  constexpr std::int64_t n = 256;
-  const Product product{GemmTypes::bf16, Op::none, Op::transpose, 0, false, n, n, n, n, n, n};
-  Primitives primitives;
-  try {
-    make_matmul(product, primitives.engine);
-  } catch (const dnnl::error&) {
-    return Bf16Way::widened;
-  }
-  const std::vector<std::uint16_t> a(n * n, 0x3f80), b(n * n, 0x3f80);  // bf16 ones
-  std::vector<std::uint16_t> c(n * n);
-  const Operands operands{1, a.data(), b.data(), c.data()};
-  PackedProducts widened(VectorLevel::avx512);
-  const ThreadCount one(1);
-  const double library = shortest([&] { primitives.run(product, operands); }),
-               wide = shortest([&] { widened.run(product, operands); });
-  return 1.25 * library < wide ? of_library : Bf16Way::widened;
-}
-
 // Returns what the packed products may use, so that they multiply bf16 as such or widen it as bf16_way() says.
 VectorLevel packed_level() {
   return bf16_way() == Bf16Way::widened ? std::min(vector_level(), VectorLevel::avx512) : vector_level();
@@ -264,15 +229,12 @@ void Library::run(const Product& p, const Operands& x) {
 }
 
 bool Library::run_packed(const Product& p, const Operands& x) {
-  if (!reads_bf16(p.types) || bf16_way() == Bf16Way::emulated) return false;
+  if (!reads_bf16(p.types)) return false;
   state_->packed.run(p, x);
   return true;
 }
 
-bool is_packed(GemmTypes types, bool fixed) {
-  const Bf16Way way = bf16_way();
-  return reads_bf16(types) && (way == Bf16Way::widened || (fixed && way != Bf16Way::emulated));
-}
+bool is_packed(GemmTypes types, bool fixed) { return reads_bf16(types) && (fixed || bf16_way() == Bf16Way::widened); }
 
 const char* library_instruction_set() {
   if (uses(dnnl::cpu_isa::avx512_core_amx)) return "amx-bf16";
@@ -285,10 +247,10 @@ const char* library_instruction_set() {
 }  // namespace host
 
 Bf16Way bf16_way() {
-  static const Bf16Way way =
-      host::uses(dnnl::cpu_isa::avx512_core_amx)
-          ? Bf16Way::tiles
-          : host::faster_way(host::uses(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Way::dot_products : Bf16Way::emulated);
+  using enum dnnl::cpu_isa;
+  static const Bf16Way way = host::uses(avx512_core_amx)                                     ? Bf16Way::tiles
+                             : host::uses(avx512_core_bf16) && host::has_fast_dot_products() ? Bf16Way::dot_products
+                                                                                             : Bf16Way::widened;
   return way;
 }
 

@@ -120,6 +120,17 @@ TEST(Model, RowsOfWideActivationsAreApart) {
   expect_same_gradients(rig, again);
 }
 
+// A checkpoint of a pipeline may take whole slots: what no pass writes must not be what memory held before.
+TEST(Model, SlotsBeginAsZeros) {
+  using Bytes = Kokkos::View<std::byte*, Device::memory_space>;
+  const ModelRig<Device, float> rig(small_model(Family::llama));
+  const std::size_t bytes = rig.slot.bytes();
+  Kokkos::deep_copy(Bytes("before", bytes), std::byte{0xa5});
+  const Activations<Device, float> slot = rig.model.make_slot();
+  const auto held = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), Bytes(slot.data(), bytes));
+  EXPECT_EQ(std::count(held.data(), held.data() + bytes, std::byte{0}), static_cast<std::ptrdiff_t>(bytes));
+}
+
 // As on a device: products of a weight whose rows are no multiple of 8 elements go by way of copies whose rows are.
 TYPED_TEST(ModelOf, OddRowsOfWeightsAreMultipliedFromCopies) {
   using T = TypeParam;
