@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "app/watch/node_record.hpp"
@@ -15,6 +16,7 @@
 #include "kernels/base/version.hpp"
 #include "kernels/blas/instruction_set.hpp"
 #include "kernels/model/device/attention_fused.hpp"
+#include "parallel/comm/device_communicator.hpp"
 #include "parallel/stage/kernel_checks.hpp"
 
 namespace sestina {
@@ -76,24 +78,59 @@ KernelCheck check_from(const Json& j) {
           j.at("bytes")};
 }
 
-bool is_attention_wrong(const std::vector<RankChecks>& ranks) {
-  return std::any_of(ranks.begin(), ranks.end(), [](const RankChecks& rank) {
-    return rank.judged && std::any_of(rank.checks.begin(), rank.checks.end(), [](const KernelCheck& check) {
-             return !check.holds() && check.kernel.rfind("attention", 0) == 0;
-           });
-  });
+// A library of a device whose work something else can do.
+struct Library {
+  std::string what, name, other;     // "attention is", "cuDNN 9.1", "our own kernels"
+  std::vector<std::string> kernels;  // names of checks begin with one of these
+  std::function<bool()> leave;       // from now on `other` does it; false: the library does not on this rank
+};
+
+std::vector<Library> libraries(const Options& options, Runtime& runtime) {
+  std::vector<Library> all;
+  if (may_have_attention(options))
+    all.push_back({"attention is", fused_attention::description(), "our own kernels", {"attention"}, [] {
+                     const bool in_use = fused_attention::is_in_use();
+                     if (in_use) fused_attention::leave_to_rows("the library's were wrong here (run.check)");
+                     return in_use;
+                   }});
+  if (on_host(options)) return all;
+  all.push_back({"decompositions are", "cuSOLVER", "LAPACK on the host", {"eigh", "qr"}, [] {
+                   return leave_decompositions_to_host();
+                 }});
+  all.push_back({"what ranks send each other is",
+                 "NCCL " + nccl_version(),
+                 "MPI",
+                 {"gather of ranks", "sum of ranks"},
+                 [&runtime] { return leave_to_host(runtime.world()); }});
+  return all;
 }
 
-// Checks the kernels; where attention is wrong, which on a device may be that of a library, once more with our own, and
-// these go on. All ranks do the same, whatever computes it on each.
-std::vector<RankChecks> check_ranks_until_own(const Options& options, Runtime& runtime) {
+std::vector<std::string> wrong_kernels_of(const Library& library, std::vector<RankChecks> ranks) {
+  for (RankChecks& rank : ranks)
+    std::erase_if(rank.checks, [&](const KernelCheck& check) {
+      return std::none_of(library.kernels.begin(), library.kernels.end(),
+                          [&](const std::string& name) { return check.kernel.starts_with(name); });
+    });
+  return wrong_kernels(ranks);
+}
+
+// Checks the kernels; where libraries are wrong that something else can do the work of, once more with that, which goes
+// on. All ranks do the same, whatever computes on each. left: whether there is such a library.
+std::vector<RankChecks> check_ranks_until_own(const Options& options, Runtime& runtime, bool& left) {
   std::vector<RankChecks> ranks = check_ranks(options, runtime);
-  if (!may_have_attention(options) || !is_attention_wrong(ranks)) return ranks;
-  if (runtime.is_first())
-    spdlog::warn("attention is wrong on this machine by {}, which is left to our own kernels: {}",
-                 fused_attention::description(), fmt::join(wrong_kernels(ranks), "; "));
-  fused_attention::leave_to_rows("the library's were wrong here (run.check)");
-  return check_ranks(options, runtime);
+  left = false;
+  for (const Library& library : libraries(options, runtime)) {
+    const std::vector<std::string> wrong = wrong_kernels_of(library, ranks);
+    if (wrong.empty()) continue;
+    double any = library.leave() ? 1 : 0;
+    runtime.world().all_reduce(&any, 1, Reduction::max);
+    if (any == 0) continue;
+    left = true;
+    if (runtime.is_first())
+      spdlog::warn("{} wrong on this machine by {}, and left to {}: {}", library.what, library.name, library.other,
+                   fmt::join(wrong, "; "));
+  }
+  return left ? check_ranks(options, runtime) : ranks;
 }
 
 }  // namespace
@@ -154,8 +191,8 @@ void check_kernels_at_start(const Options& options, Runtime& runtime) {
     runtime.world().all_reduce(&unknown, 1, Reduction::max);
     if (unknown == 0) return;
   }
-  const bool has_library = may_have_attention(options) && fused_attention::is_in_use();
-  const std::vector<RankChecks> ranks = check_ranks_until_own(options, runtime);
+  bool left = false;
+  const std::vector<RankChecks> ranks = check_ranks_until_own(options, runtime, left);
   const std::vector<std::string> wrong = wrong_kernels(ranks);
   runtime.together([&] {
     if (!wrong.empty())
@@ -164,7 +201,7 @@ void check_kernels_at_start(const Options& options, Runtime& runtime) {
   const RankChecks& own = ranks[static_cast<std::size_t>(runtime.rank())];
   spdlog::info("kernels    {} checks on {} hold{}", own.checks.size(), own.machine,
                own.judged ? "" : ", of which nothing was computed");
-  if (has_library && !fused_attention::is_in_use()) return;  // the next start finds that out again
+  if (left) return;  // the next start finds that out again
   if (runtime.is_first_of_node() && !file.empty()) remember_check(file, key);
 }
 

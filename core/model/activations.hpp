@@ -85,7 +85,8 @@ class Activations {
   std::vector<BlockGradients<Exec, T>> kept;  // by layer; empty without it
 
   std::size_t bytes() const { return storage_.size(); }
-  std::byte* data() const { return storage_.data(); }  // (bytes): the memory of the slot itself
+  // (bytes): the memory of the slot itself, zeros where nothing was written: a checkpoint may take it as a whole.
+  std::byte* data() const { return storage_.data(); }
 
  private:
   Kokkos::View<std::byte*, typename Exec::memory_space> storage_, kept_storage_;

@@ -59,6 +59,10 @@ class Solver {
   ~Solver();
   Solver(Solver&&) noexcept;
 
+  // Solvers of this space that are made from now on decompose on the host, and tell of it as a library would: for
+  // whoever has found that the library of the space is wrong here. Returns false where they do so already.
+  static bool leave_to_host();
+
   // Stops waiting for a device from now on: each call returns true, and eigh and svd leave a number in info (1) in the
   // space, 0 where they found a solution; there is no QR without one. An empty vector goes back to waiting. Host
   // libraries answer at once in either case.

@@ -1,12 +1,14 @@
 // Solver on the device through cuSOLVER. A row-major matrix read as column-major is its transpose: a symmetric matrix
-// stays what it is, others are transposed on the way in and out.
+// stays what it is, others are transposed on the way in and out. Where cuSOLVER has been found wrong, the host
+// decomposes.
 #include <cusolverDn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "kernels/base/error.hpp"
-#include "kernels/optimizer/eigen.hpp"
+#include "kernels/optimizer/eigen_through_host.hpp"
 
 namespace sestina {
 namespace {
@@ -16,6 +18,8 @@ using Cuda = Kokkos::Cuda;
 void check(cusolverStatus_t status, const char* what) {
   SESTINA_REQUIRE(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: {}: status {}", what, static_cast<int>(status));
 }
+
+std::atomic<bool> left_to_host = false;  // solvers that are made from then on
 
 int as_int(std::size_t n) {
   SESTINA_REQUIRE(n <= std::size_t(std::numeric_limits<int>::max()), "{} exceeds an int", n);
@@ -150,6 +154,7 @@ template <>
 struct Solver<Cuda>::State {
   explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
     check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
+    if (left_to_host) host_solver = std::make_unique<SolverThroughHost<Cuda>>(exec);
   }
 
   // Returns where eigh and svd say whether they found a solution.
@@ -169,7 +174,8 @@ struct Solver<Cuda>::State {
   Handle handle;
   Kokkos::View<int[1], Kokkos::CudaSpace> info;
   Kokkos::View<int[1], Kokkos::SharedHostPinnedSpace> host;
-  Vector<std::int32_t, Cuda> reported;  // empty: calls wait
+  Vector<std::int32_t, Cuda> reported;                   // empty: calls wait
+  std::unique_ptr<SolverThroughHost<Cuda>> host_solver;  // null: cuSOLVER decomposes
 };
 
 template <>
@@ -179,8 +185,13 @@ Solver<Cuda>::~Solver() = default;
 template <>
 Solver<Cuda>::Solver(Solver&&) noexcept = default;
 template <>
+bool Solver<Cuda>::leave_to_host() {
+  return !left_to_host.exchange(true);
+}
+template <>
 void Solver<Cuda>::report_to(Vector<std::int32_t, Cuda> info) {
   state_->reported = info;
+  if (state_->host_solver) state_->host_solver->report_to(info);
 }
 
 template <>
@@ -193,6 +204,7 @@ template <>
 template <class T>
 bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector<T, Cuda> values,
                         Workspace<Cuda>& workspace) {
+  if (state_->host_solver) return state_->host_solver->eigh<T>(a, vectors, values);
   const std::size_t d = a.extent(0);
   require_eigh_shapes(a, vectors, values);
   if (d == 0) return true;
@@ -220,6 +232,7 @@ void Solver<Cuda>::declare_qr(Workspace<Cuda>& workspace, std::size_t m, std::si
 template <>
 template <class T>
 bool Solver<Cuda>::qr(Matrix<const T, Cuda> a, Matrix<T, Cuda> q, Workspace<Cuda>& workspace) {
+  if (state_->host_solver) return state_->host_solver->qr<T>(a, q);
   const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
   require_qr_shapes(a, q);
   if (p == 0) return true;
@@ -242,6 +255,7 @@ void Solver<Cuda>::declare_qr_columns(Workspace<Cuda>& workspace, std::size_t m,
 template <>
 template <class T>
 bool Solver<Cuda>::qr_columns(std::size_t n, Matrix<T, Cuda> columns, Workspace<Cuda>& workspace) {
+  if (state_->host_solver) return state_->host_solver->qr_columns<T>(n, columns);
   const std::size_t m = columns.extent(1), p = columns.extent(0);
   require_qr_columns(n, columns);
   if (p == 0) return true;
@@ -266,6 +280,7 @@ void Solver<Cuda>::declare_svd(Workspace<Cuda>& workspace, std::size_t m, std::s
 template <>
 bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, Vector<double, Cuda> values,
                        Matrix<double, Cuda> right, Workspace<Cuda>& workspace) {
+  if (state_->host_solver) return state_->host_solver->svd(a, left, values, right);
   const std::size_t m = a.extent(0), n = a.extent(1), k = std::min(m, n), longer = std::max(m, n);
   require_svd_shapes(a, left, values, right);
   if (k == 0) return true;

@@ -91,6 +91,10 @@ Solver<Exec>::~Solver() = default;
 template <class Exec>
 Solver<Exec>::Solver(Solver&&) noexcept = default;
 template <class Exec>
+bool Solver<Exec>::leave_to_host() {
+  return false;
+}
+template <class Exec>
 void Solver<Exec>::report_to(Vector<std::int32_t, Exec>) {}
 
 template <class Exec>

@@ -15,6 +15,10 @@ namespace sestina {
 // builds without NCCL, and where ranks share a device, which NCCL refuses; the group itself in host builds.
 std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator>);
 
+// Groups that are made from now on take no library of the devices (NCCL): for whoever has found that it is wrong here.
+// Returns false where they do not take one. Collective.
+bool leave_to_host(Communicator& world);
+
 // Exists in CUDA builds alone: device memory goes to the group as it is where MPI can read it, else over pinned host
 // memory.
 std::unique_ptr<Communicator> through_host(std::unique_ptr<Communicator>);

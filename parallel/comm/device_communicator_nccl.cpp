@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -418,6 +419,8 @@ class NcclCommunicator final : public ForwardingCommunicator {
   CudaEvent arrived_;
 };
 
+std::atomic<bool> left_to_host = false;  // groups that are made from then on
+
 bool have_own_devices(Communicator& group) {
   int device = 0;
   cudaDeviceProp properties = {};
@@ -431,9 +434,11 @@ bool have_own_devices(Communicator& group) {
 }  // namespace
 
 std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> group) {
-  if (!have_own_devices(*group)) return through_host(std::move(group));
+  if (left_to_host || !have_own_devices(*group)) return through_host(std::move(group));
   return std::make_unique<NcclCommunicator>(std::move(group));
 }
+
+bool leave_to_host(Communicator& world) { return have_own_devices(world) && !left_to_host.exchange(true); }
 
 std::string nccl_version() {
   int code = 0;

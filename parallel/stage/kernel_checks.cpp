@@ -5,6 +5,7 @@
 #include "core/check/checker.hpp"
 #include "core/dispatch.hpp"
 #include "core/stage_values.hpp"
+#include "kernels/optimizer/eigen.hpp"
 #include "parallel/comm/device_communicator.hpp"
 #include "parallel/comm/tensor_group.hpp"
 
@@ -59,6 +60,8 @@ std::vector<KernelCheck> check_kernels(const Options& options) {
                                                                                      pass_options(options).micro_batch);
   });
 }
+
+bool leave_decompositions_to_host() { return Solver<Device>::leave_to_host(); }
 
 std::vector<KernelCheck> check_exchanges(const Options& options, Communicator& world) {
   if (world.size() == 1) return {};

@@ -5,7 +5,7 @@
   run.py ... decks GROUP         decks of GROUP in each precision and mode: no problem, no leak
   run.py ... ranks N             N ranks, through the host and with a device each: messages in one order
   run.py ... resume | memory     a stop and its continuation; a device that is too small
-  run.py ... check               `sestina check`: that all kernels run, which is all that such a device can show
+  run.py ... check               `sestina check`: that all kernels run, and what replaces a library that is wrong (kernel_checks.py)
   run.py ... lambdas ARCHIVE...  functions of headers that several objects define
   run.py ... attention           cuDNN's attention in bf16: its calls, and our own kernels where it is refused
   run.py ... experts             products of mixtures of experts: calls that do not grow with their number (experts.py)
@@ -26,6 +26,7 @@ import tempfile
 import tomllib
 
 import experts
+import kernel_checks
 import order
 import products
 
@@ -229,24 +230,6 @@ def memory(device):
         _, done = device.train("tiny_llama", "run.steps=2", "model.hidden_size=512", allowed=(UNAVAILABLE,), NULL_DEVICE_BYTES=str(size))
         if "memory" not in done.stderr:
             raise Failure(f"{size} bytes: the message does not speak of memory:\n{done.stderr[-2000:]}")
-
-
-def check(device):
-    """All kernels run, of each family and type, and nothing is judged; a start does so once for a device and a build."""
-    for deck in ("tiny_llama", "tiny_gpt", "tiny_moe"):
-        for precision in ("fp32", "bf16"):
-            _, done = device.call(f"check of {deck} in {precision}", ["check", "-i", ROOT / f"inputs/{deck}.toml", "data.source=[]", f"train.precision={precision}"], fill=63)
-            if "this device computes nothing" not in done.stdout or "attention: backward" not in done.stdout or "WRONG" in done.stdout:
-                raise Failure(f"{deck} in {precision}: not the table of a device that computes nothing:\n{done.stdout}")
-    for when, checked in (("first", False), ("always", True)):
-        _, done = device.train("tiny_llama", "run.steps=2", f"run.check={when}")
-        if ("of which nothing was computed" in done.stdout + done.stderr) != checked:
-            raise Failure(f"a start that should {'' if checked else 'not '}check its kernels:\n{done.stdout}{done.stderr}")
-
-    # A device of another name is judged, and all of its kernels are found wrong. Attention is tried once more without cuDNN.
-    _, done = device.train("tiny_llama", "run.steps=2", "run.check=always", "train.precision=bf16", allowed=(UNAVAILABLE,), NULL_DEVICE_NAME="idle device")
-    if "attention is wrong on this machine by cuDNN" not in done.stderr + done.stdout:
-        raise Failure(f"attention that is wrong was not left to our own kernels:\n{done.stdout}{done.stderr}")
 
 
 def library_calls(device, deck, model, few, many, *options):
@@ -490,7 +473,7 @@ def main():
             elif given.what == "report":
                 report(device, given.names[0])
             else:
-                {"resume": resume, "memory": memory, "unified": unified, "check": check, "products": library_products, "attention": library_attention, "experts": experts.check, "collectives": collectives}[given.what](device)
+                {"resume": resume, "memory": memory, "unified": unified, "check": kernel_checks.check, "products": library_products, "attention": library_attention, "experts": experts.check, "collectives": collectives}[given.what](device)
         except (Failure, products.Failure) as failure:
             sys.exit(str(failure))
 
