@@ -1,4 +1,5 @@
-"""Fault 31: memory that the system refuses, at the start, in training and in a save, by limits of the process (ulimit -v)."""
+"""Fault 31: memory that the system refuses, at the start, in training and in a save, by limits of the process (ulimit -v);
+fault 51: memory that is not zero when it comes."""
 
 import os
 import re
@@ -55,6 +56,17 @@ class Memory(Case):
                               env=dict(os.environ) | MPI_SURROUNDINGS | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
         self.assertEqual(done.returncode, UNAVAILABLE, done.stdout + done.stderr)
         self.assertIn("ulimit -v", done.stdout + done.stderr)
+
+    def test_51_memory_that_is_not_zero(self):
+        """The C library fills what it hands out: nothing of it reaches weights, state, activations in flight or losses."""
+        saved = ("parallel.pp=2", "parallel.schedule=async-1f1b", "parallel.stash=saved", "train.micro_batch=1")
+        odd = ("train.precision=bf16", "model.intermediate_size=61", "train.recompute=true")
+        for i, keys in enumerate((saved, (*saved, *odd[:2], "optimizer.kind=muon"), (*odd, "optimizer.kind=soap"), ("optimizer.kind=shampoo",),
+                                  ("optimizer.kind=kl-soap", "optimizer.refresh.mode=async", "optimizer.refresh.every=2", "optimizer.refresh.staleness=1"))):
+            with self.subTest(keys=keys):
+                self.train(f"zero{i}", *keys, "run.steps=5")
+                self.train(f"filled{i}", *keys, "run.steps=5", environment={"GLIBC_TUNABLES": "glibc.malloc.perturb=165"})
+                self.assert_same_run(f"zero{i}", f"filled{i}", 5)
 
     def test_31_in_training(self):
         """The limit falls to what the process has: the copy that the next save is written from has no room. Also where bf16 can be
