@@ -2,162 +2,17 @@
 // follow each other; that order is the same on all ranks, as the order of the calls is. Whatever NCCL enqueues is
 // waited for by polling an event; at the run's limit, or on an error, the communicator is aborted, which frees the
 // device. What other streams wait for without the host is watched in the same way before they are waited for
-// (complete). Calls and their rules: NCCL user guide, "Point-to-point communication", "Fault tolerance".
-#include <nccl.h>
-
+// (complete).
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <utility>
 
-#include "kernels/base/error.hpp"
-#include "parallel/comm/communicator.hpp"
 #include "parallel/comm/device_communicator.hpp"
-#include "parallel/comm/device_copies.hpp"
-#include "parallel/comm/poll.hpp"
-#include "parallel/library/nccl_start.hpp"
+#include "parallel/comm/nccl_group.hpp"
 
 namespace sestina {
 namespace {
-
-void check(ncclResult_t result, const char* what) {
-  if (result == ncclSuccess) return;
-  fail(ExitCode::unavailable, "NCCL: {}: {} ({})", what, ncclGetErrorString(result), ncclGetLastError(nullptr));
-}
-
-void require_same_library(Communicator& group) {
-  int version = 0;
-  check(ncclGetVersion(&version), "asking for the version");
-  std::vector<int> versions(static_cast<std::size_t>(group.size()));
-  group.all_gather(&version, sizeof version, versions.data());
-  require_nccl_versions(versions);
-}
-
-// Contiguous device memory that goes to, or comes from, a peer.
-struct Transfer {
-  int peer = 0;
-  bool out = false;
-  void* data = nullptr;   // null: the data lie in the staging memory
-  std::size_t place = 0;  // their place there
-  std::size_t bytes = 0;
-};
-
-// The communicator of a group, its stream, and staging memory, which its exchanges use in turn: one stream, one order.
-class NcclGroup {
- public:
-  explicit NcclGroup(Communicator& group) {
-    require_same_library(group);
-    struct {  // the first rank's, and whether it got one: else the others would wait for it
-      ncclUniqueId id = {};
-      ncclResult_t result = ncclSuccess;
-    } name;
-    if (group.rank() == 0) name.result = ncclGetUniqueId(&name.id);
-    group.broadcast(&name, sizeof name, 0);
-    check(name.result, "naming a group on its rank 0");
-    group.barrier();  // the next call waits for all ranks without a limit
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
-    check(ncclCommInitRankConfig(&comm_, group.size(), name.id, group.rank(), &config), "connecting a group");
-  }
-  ~NcclGroup() {
-    if (comm_ == nullptr) return;
-    if (cudaStreamQuery(stream_) == cudaSuccess)
-      ncclCommDestroy(comm_);
-    else
-      ncclCommAbort(comm_);  // something is under way that may never end
-  }
-  NcclGroup(const NcclGroup&) = delete;
-  NcclGroup& operator=(const NcclGroup&) = delete;
-
-  cudaStream_t stream() const { return stream_; }
-  char* staging() const { return staging_.data(); }
-  void reserve(std::size_t bytes) {
-    if (bytes <= staging_.bytes()) return;
-    stream_.wait();
-    staging_.reserve(bytes);
-  }
-
-  void enqueue(const char* name, const std::vector<Transfer>& transfers, char* staging) {
-    require_connection(name);
-    if (transfers.empty()) return;
-    enqueue_all(name, [&](ncclComm_t comm, cudaStream_t stream) {
-      for (const Transfer& transfer : transfers) {
-        void* data = transfer.data != nullptr ? transfer.data : staging + transfer.place;
-        check(transfer.out ? ncclSend(data, transfer.bytes, ncclChar, transfer.peer, comm, stream)
-                           : ncclRecv(data, transfer.bytes, ncclChar, transfer.peer, comm, stream),
-              name);
-      }
-    });
-  }
-
-  // Enqueues calls(communicator, stream) of all ranks as one operation.
-  template <class Calls>
-  void enqueue_all(const char* name, const Calls& calls) {
-    require_connection(name);
-    check(ncclGroupStart(), name);
-    calls(comm_, stream_);
-    check(ncclGroupEnd(), name);
-  }
-
-  // Returns whether what was enqueued before the event is complete. Error(unavailable) when it never will be.
-  bool done(const CudaEvent& event, const char* name) {
-    require_connection(name);
-    if (event.done(name)) return true;
-    ncclResult_t error = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &error), name);
-    if (error == ncclSuccess || error == ncclInProgress) return false;
-    abort();
-    check(error, name);
-    return false;
-  }
-  void wait(const CudaEvent& event, const char* name, const std::vector<Transfer>& transfers) {
-    const auto who = [&] {
-      std::vector<int> peers;
-      for (const Transfer& transfer : transfers)
-        if (std::find(peers.begin(), peers.end(), transfer.peer) == peers.end()) peers.push_back(transfer.peer);
-      return peers.empty() ? std::string("the group") : fmt::format("rank {} of the group", fmt::join(peers, ", "));
-    };
-    try {
-      poll_until(
-          name, [&] { return done(event, name); }, who);
-    } catch (...) {
-      abort();
-      throw;
-    }
-  }
-
-  // These keep an order between this stream and another, by events that the host does not wait for.
-  void follow(cudaStream_t other) {
-    order_.record(other);
-    order_.hold(stream_);
-  }
-  void hold_after_order(cudaStream_t other) const { order_.hold(other); }  // after the last followed work
-  void hold(cudaStream_t other, const CudaEvent& until) {
-    until.hold(other);
-    held_ = true;
-  }
-  // Returns when what other streams wait for is complete.
-  void complete(const char* name) {
-    if (!std::exchange(held_, false)) return;
-    completed_.record(stream_);
-    wait(completed_, name, {});
-  }
-
- private:
-  void require_connection(const char* name) const {
-    if (comm_ == nullptr) fail(ExitCode::unavailable, "\"{}\": NCCL's communicator was aborted before", name);
-  }
-  void abort() {
-    if (comm_ != nullptr) ncclCommAbort(comm_);
-    comm_ = nullptr;
-  }
-
-  CudaStream stream_;
-  Staging staging_{Staging::Place::device};
-  ncclComm_t comm_ = nullptr;
-  CudaEvent order_, completed_;
-  bool held_ = false;  // another stream waits for this one
-};
 
 // What a group enqueues in one operation, and how it is waited for.
 class NcclOperation : public Exchange {
@@ -336,14 +191,14 @@ class NcclCommunicator final : public ForwardingCommunicator {
     return std::make_unique<NcclCollective>(
         name, nccl_, [=, me = static_cast<std::size_t>(rank())](ncclComm_t comm, cudaStream_t stream) {
           if (are_even(owned))
-            return check(
+            return check_nccl(
                 ncclReduceScatter(owned[0].data, owned[me].data, floats(owned[0]), ncclFloat, ncclSum, comm, stream),
                 name);
           for (std::size_t r = 0; r < owned.size(); ++r)
             if (owned[r].bytes() > 0)
-              check(ncclReduce(owned[r].data, owned[r].data, floats(owned[r]), ncclFloat, ncclSum, static_cast<int>(r),
-                               comm, stream),
-                    name);
+              check_nccl(ncclReduce(owned[r].data, owned[r].data, floats(owned[r]), ncclFloat, ncclSum,
+                                    static_cast<int>(r), comm, stream),
+                         name);
         });
   }
   std::unique_ptr<Exchange> make_all_gather(const char* name, const std::vector<std::vector<Block>>& owned) override {
@@ -359,11 +214,12 @@ class NcclCommunicator final : public ForwardingCommunicator {
     return std::make_unique<NcclCollective>(
         name, nccl_, [=, me = static_cast<std::size_t>(rank())](ncclComm_t comm, cudaStream_t stream) {
           if (even)
-            return check(ncclAllGather(first[me].data, first[0].data, first[0].bytes(), ncclChar, comm, stream), name);
+            return check_nccl(ncclAllGather(first[me].data, first[0].data, first[0].bytes(), ncclChar, comm, stream),
+                              name);
           for (std::size_t r = 0; r < parts.size(); ++r)
             for (const Block& part : parts[r])
-              check(ncclBroadcast(part.data, part.data, part.bytes(), ncclChar, static_cast<int>(r), comm, stream),
-                    name);
+              check_nccl(ncclBroadcast(part.data, part.data, part.bytes(), ncclChar, static_cast<int>(r), comm, stream),
+                         name);
         });
   }
   // Both sides of a single message lie in device memory, or both in host memory.
@@ -442,7 +298,7 @@ bool leave_to_host(Communicator& world) { return have_own_devices(world) && !lef
 
 std::string nccl_version() {
   int code = 0;
-  check(ncclGetVersion(&code), "asking for the version");
+  check_nccl(ncclGetVersion(&code), "asking for the version");
   return nccl_version_text(code);
 }
 
