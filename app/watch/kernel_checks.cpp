@@ -114,11 +114,10 @@ std::vector<std::string> wrong_kernels_of(const Library& library, std::vector<Ra
   return wrong_kernels(ranks);
 }
 
-// Checks the kernels; where libraries are wrong that something else can do the work of, once more with that, which goes
-// on. All ranks do the same, whatever computes on each. left: whether there is such a library.
-std::vector<RankChecks> check_ranks_until_own(const Options& options, Runtime& runtime, bool& left) {
-  std::vector<RankChecks> ranks = check_ranks(options, runtime);
-  left = false;
+// Leaves the work of libraries that are wrong on any rank to what else can do it, on all of them. Returns whether there
+// was such a library. Collective.
+bool leave_wrong_libraries(const Options& options, Runtime& runtime, const std::vector<RankChecks>& ranks) {
+  bool left = false;
   for (const Library& library : libraries(options, runtime)) {
     const std::vector<std::string> wrong = wrong_kernels_of(library, ranks);
     if (wrong.empty()) continue;
@@ -130,7 +129,7 @@ std::vector<RankChecks> check_ranks_until_own(const Options& options, Runtime& r
       spdlog::warn("{} wrong on this machine by {}, and left to {}: {}", library.what, library.name, library.other,
                    fmt::join(wrong, "; "));
   }
-  return left ? check_ranks(options, runtime) : ranks;
+  return left;
 }
 
 }  // namespace
@@ -191,8 +190,9 @@ void check_kernels_at_start(const Options& options, Runtime& runtime) {
     runtime.world().all_reduce(&unknown, 1, Reduction::max);
     if (unknown == 0) return;
   }
-  bool left = false;
-  const std::vector<RankChecks> ranks = check_ranks_until_own(options, runtime, left);
+  std::vector<RankChecks> ranks = check_ranks(options, runtime);
+  const bool left = leave_wrong_libraries(options, runtime, ranks);
+  if (left) ranks = check_ranks(options, runtime);
   const std::vector<std::string> wrong = wrong_kernels(ranks);
   runtime.together([&] {
     if (!wrong.empty())

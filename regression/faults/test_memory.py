@@ -69,8 +69,8 @@ class Memory(Case):
                 self.assert_same_run(f"zero{i}", f"filled{i}", 5)
 
     def test_31_in_training(self):
-        """The limit falls to what the process has: the copy that the next save is written from has no room. Also where bf16 can be
-        multiplied in two ways (AVX-512 without bf16): which is faster was measured at the start."""
+        """The limit falls to what the process has: the copy that the next save is written from has no room. Also where
+        the processor has AVX-512 without bf16: its name, which a save writes, is known without asking the library for memory."""
         for run, highest in (("run", {}), ("other", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})):
             child = self.start(*self.train_arguments(run, *WIDE, *ENDLESS), environment=highest)
             self.wait_for(lambda: self.steps_done(run) >= 2, child, 90)
