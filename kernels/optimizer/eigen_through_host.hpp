@@ -9,7 +9,7 @@
 
 namespace sestina {
 
-namespace through_host {
+namespace host_copies {
 
 // The matrices' copies on the host, in addition to what LAPACK takes.
 template <class T>
@@ -46,7 +46,7 @@ static void leave_info(const Exec& exec, Vector<std::int32_t, Exec> info, std::i
       "leave_info", Kokkos::RangePolicy<Exec>(exec, 0, 1), KOKKOS_LAMBDA(std::size_t) { info(0) = number; });
 }
 
-}  // namespace through_host
+}  // namespace host_copies
 
 // Does what Solver says (eigen.hpp), with none of the space's workspace.
 template <class Exec>
@@ -61,11 +61,11 @@ class SolverThroughHost {
     require_eigh_shapes(a, vectors, values);
     const std::size_t d = a.extent(0);
     reserve([d](Workspace<Serial>& counter) {
-      const through_host::EighCopies<T> copies(counter, d);
+      const host_copies::EighCopies<T> copies(counter, d);
       Solver<Serial>::declare_eigh<T>(counter, d);
     });
     const auto frame = workspace_.frame();
-    const through_host::EighCopies<T> copies(workspace_, d);
+    const host_copies::EighCopies<T> copies(workspace_, d);
     fetch<T>(a, copies.a);
     if (!solver_.template eigh<T>(copies.a, copies.vectors, copies.values, workspace_)) return told(false);
     send<T>(copies.vectors, vectors);
@@ -79,11 +79,11 @@ class SolverThroughHost {
     const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
     if (p == 0) return true;
     reserve([m, n, p](Workspace<Serial>& counter) {
-      const through_host::QrCopies<T> copies(counter, m, n, p);
+      const host_copies::QrCopies<T> copies(counter, m, n, p);
       Solver<Serial>::declare_qr<T>(counter, m, n, p);
     });
     const auto frame = workspace_.frame();
-    const through_host::QrCopies<T> copies(workspace_, m, n, p);
+    const host_copies::QrCopies<T> copies(workspace_, m, n, p);
     fetch<T>(a, copies.a);
     if (!solver_.template qr<T>(copies.a, copies.q, workspace_)) return told(false);
     send<T>(copies.q, q);
@@ -96,11 +96,11 @@ class SolverThroughHost {
     const std::size_t m = columns.extent(1), p = columns.extent(0);
     if (p == 0) return true;
     reserve([m, n, p](Workspace<Serial>& counter) {
-      const through_host::QrColumns<T> copy(counter, m, p);
+      const host_copies::QrColumns<T> copy(counter, m, p);
       Solver<Serial>::declare_qr_columns<T>(counter, m, n, p);
     });
     const auto frame = workspace_.frame();
-    const through_host::QrColumns<T> copy(workspace_, m, p);
+    const host_copies::QrColumns<T> copy(workspace_, m, p);
     fetch<T>(columns, copy.columns);
     if (!solver_.template qr_columns<T>(n, copy.columns, workspace_)) return told(false);
     send<T>(copy.columns, columns);
@@ -112,11 +112,11 @@ class SolverThroughHost {
     require_svd_shapes(a, left, values, right);
     const std::size_t m = a.extent(0), n = a.extent(1);
     reserve([m, n](Workspace<Serial>& counter) {
-      const through_host::SvdCopies copies(counter, m, n);
+      const host_copies::SvdCopies copies(counter, m, n);
       Solver<Serial>::declare_svd(counter, m, n);
     });
     const auto frame = workspace_.frame();
-    const through_host::SvdCopies copies(workspace_, m, n);
+    const host_copies::SvdCopies copies(workspace_, m, n);
     fetch<double>(a, copies.a);
     if (!solver_.svd(copies.a, copies.left, copies.values, copies.right, workspace_)) return told(false);
     send<double>(copies.left, left);
@@ -149,7 +149,7 @@ class SolverThroughHost {
   // Returns what a call returns that found a solution or none.
   bool told(bool good) {
     if (info_.extent(0) == 0) return good;
-    through_host::leave_info<Exec>(exec_, info_, good ? 0 : 1);
+    host_copies::leave_info<Exec>(exec_, info_, good ? 0 : 1);
     return true;
   }
 

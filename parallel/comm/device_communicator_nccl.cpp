@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "parallel/comm/device_communicator.hpp"
-#include "parallel/comm/nccl_group.hpp"
+#include "parallel/comm/group_nccl.hpp"
 
 namespace sestina {
 namespace {

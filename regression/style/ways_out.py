@@ -11,7 +11,7 @@ RULES = {
                                                              "app/sweep/child_runs.cpp"},  # between fork and exec
     r"\b(std::abort|std::exit|std::quick_exit|std::_Exit|std::terminate)\s*\(": set(),
     r"(?<![\w.:>])exit\s*\(": set(),
-    r"(?<![\w.:>])abort\s*\(\s*\)\s*;": {"parallel/comm/nccl_group.hpp"},  # a method of its class
+    r"(?<![\w.:>])abort\s*\(\s*\)\s*;": {"parallel/comm/group_nccl.hpp"},  # a method of its class
     r"\bMPI_Abort\s*\(": {"parallel/comm/runtime_mpi.cpp"},
     r"\bMPI_COMM_WORLD\b": {"app/start/all_ranks_mpi.cpp"},
 }
