@@ -37,6 +37,12 @@ std::vector<OwnedTensor<Exec, T>> owned_tensors(const Arena<Exec, T>& arena, boo
   return owned;
 }
 
+// Returns whether updates send the same kernels to a device each time, and neither wait for it nor look at its results.
+bool is_recordable(const OptimizerOptions& options) {
+  return !options.pages_any(MemorySpace::device) &&
+         (!options.matrix || find_matrix_kind(options.kind)->refresh_every == 0);
+}
+
 }  // namespace
 
 PassOptions pass_options(const PlanInput& input) {
@@ -95,6 +101,7 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
     early_merges_ = std::make_unique<LayerMerges>(static_cast<std::size_t>(whole.num_hidden_layers), 0);
     optimizer_->follow_merges(early_merges_.get());
   }
+  if (graphs_ && is_recordable(options)) update_graph_ = std::make_unique<UpdateGraph<>>(queue_of(exec_));
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
   if (whole.has_experts()) loads_ = std::make_unique<ExpertLoads>(range(), whole.num_experts);
   if (whole.router_bias_rate > 0) router_bias_ = std::make_unique<RouterBias<Exec, T>>(whole, arena_);
@@ -154,15 +161,24 @@ void Stage<Exec, T>::backward(const Weights<Exec, T>& weights, Activations<Exec,
                               BlockHooks& hooks) {
   slot.gradient_scale = gradient_scale;
   if (!is_last()) return model_.backward(weights, slot, adds(micro), gradients_for(micro), hooks);
+  model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
+  model_.loss_sum(slot, norm_->note(micro));
+}
+
+template <class Exec, class T>
+void Stage<Exec, T>::forward_and_backward(const Weights<Exec, T>& weights, Activations<Exec, T>& slot,
+                                          const TokenSlot<Exec>& tokens, double gradient_scale, int micro,
+                                          BlockHooks& hooks) {
   const PassKey key{.weights = &weights,
                     .slot = slot.data(),
-                    .tokens = targets.data(),
-                    .masks_documents = slot.first_key.size() > 0,
+                    .tokens = tokens.targets().data(),
+                    .masks_documents = tokens.first_key().size() > 0,
                     .backward = true,
                     .adds = adds(micro),
                     .gradient_scale = gradient_scale};
   run_pass(key, hooks, [&] {
-    model_.loss_and_backward(weights, slot, targets, gradient_scale, adds(micro), gradients_for(micro), hooks);
+    model_.forward(weights, slot, tokens.inputs(), tokens.first_key(), hooks);
+    model_.loss_and_backward(weights, slot, tokens.targets(), gradient_scale, adds(micro), gradients_for(micro), hooks);
   });
   model_.loss_sum(slot, norm_->note(micro));
 }

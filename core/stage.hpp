@@ -17,6 +17,7 @@
 #include "core/optimizer/optimizer.hpp"
 #include "core/optimizer/qk_clip.hpp"
 #include "core/optimizer/router_bias.hpp"
+#include "core/slot_pool.hpp"
 #include "core/stage_values.hpp"
 
 namespace sestina {
@@ -53,6 +54,21 @@ class Stage {
   // or deterministically in a tree. accumulate() is to be called for each finished block.
   void backward(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                 double gradient_scale, int micro, BlockHooks&);
+  // Runs the forward pass and the backward pass of a stage of all layers, which a device starts by one call.
+  void forward_and_backward(const Weights<Exec, T>&, Activations<Exec, T>&, const TokenSlot<Exec>&,
+                            double gradient_scale, int micro, BlockHooks&);
+  // Whether training passes are run so: those of train.graphs, unless somebody looks at what lies between the two.
+  bool joins_passes(const BlockHooks& hooks) const {
+    return options_.graphs && !hooks.act() && is_last() && range().begin == 0;
+  }
+  // Makes an update by what `work` sends to the space, which a device starts by one call where it can be recorded.
+  template <class Work>
+  void run_update(const Work& work) {
+    if (update_graph_)
+      update_graph_->run(work);
+    else
+      work();
+  }
   // The backward pass in two calls with other work between them (slots made with split set).
   void backward_input(const Weights<Exec, T>&, Activations<Exec, T>&, Vector<const std::int32_t, Exec> targets,
                       double gradient_scale, int micro, BlockHooks&);
@@ -148,6 +164,7 @@ class Stage {
   std::unique_ptr<ExpertLoads> loads_;                // only with experts
   std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate
   std::unique_ptr<PassGraphs<>> graphs_;              // only with train.graphs, on a device
+  std::unique_ptr<UpdateGraph<>> update_graph_;       // as well, of optimizers without refreshes and tiers
   PassOptions options_;
 };
 

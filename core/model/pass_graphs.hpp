@@ -1,5 +1,5 @@
-// The passes of a stage on a device, recorded and then started by one call each (train.graphs): a device is not kept
-// waiting for its launches, where a pass takes it less time than they take the host.
+// The passes and the updates of a stage on a device, recorded and then started by one call each (train.graphs): a
+// device is not kept waiting for its launches, where a pass takes it less time than they take the host.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -13,7 +13,7 @@ namespace sestina {
 struct PassKey {
   const void *weights = nullptr, *slot = nullptr, *tokens = nullptr;
   bool masks_documents = false;
-  bool backward = false, adds = false;  // to the gradients of the micro-batches before
+  bool backward = false, adds = false;  // the backward pass too; to the gradients of the micro-batches before
   double gradient_scale = 0;            // of a backward pass
   bool operator==(const PassKey&) const = default;
 };
@@ -49,6 +49,28 @@ class PassGraphs {
   };
   void* queue_;
   std::vector<Known> passes_;
+};
+
+// Updates have other numbers each time (rates, corrections of the bias): each is recorded, and started at once.
+template <class Graph = LaunchGraph>
+class UpdateGraph {
+ public:
+  explicit UpdateGraph(void* queue) : graph_(queue) {}
+
+  // Does the update: as it is the first two times, in which an optimizer may allocate.
+  template <class Update>
+  void run(const Update& update) {
+    if (known_ < 2) {
+      ++known_;
+      return update();
+    }
+    graph_.record(update);
+    graph_.start();
+  }
+
+ private:
+  Graph graph_;
+  int known_ = 0;
 };
 
 }  // namespace sestina

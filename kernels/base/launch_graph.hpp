@@ -15,7 +15,7 @@ class LaunchGraph {
 
   // Records what `work` sends to the queue, with the addresses and numbers that it sends; the device does nothing yet.
   // It must neither wait for the device nor allocate. Error(unavailable) with the library's words where something of it
-  // cannot be recorded.
+  // cannot be recorded. What is recorded again takes the place of what was: starts that wait in the queue keep theirs.
   void record(const std::function<void()>& work);
   // Lets the device do what was recorded, after what the queue has so far.
   void start() const;

@@ -2,6 +2,22 @@
 #include "kernels/base/launch_graph.hpp"
 
 namespace sestina {
+namespace {
+
+// Makes a graph of what was recorded. One of the same kernels that there is already takes their new arguments, which is
+// much less work than to make another.
+cudaError_t take_over(cudaGraph_t recorded, cudaGraphExec_t& graph) {
+  if (graph != nullptr) {
+    cudaGraphExecUpdateResultInfo found = {};
+    if (cudaGraphExecUpdate(graph, recorded, &found) == cudaSuccess) return cudaSuccess;
+    cudaGetLastError();  // it was one of other kernels: no failure
+    cudaGraphExecDestroy(graph);
+    graph = nullptr;
+  }
+  return cudaGraphInstantiate(&graph, recorded, 0);
+}
+
+}  // namespace
 
 LaunchGraph::LaunchGraph(void* queue) : queue_(queue) {}
 
@@ -22,11 +38,11 @@ void LaunchGraph::record(const std::function<void()>& work) {
     throw;
   }
   check_cuda(cudaStreamEndCapture(stream, &recorded), "ending the record of a pass");
-  cudaGraphExec_t graph = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&graph, recorded, 0);
+  auto graph = static_cast<cudaGraphExec_t>(graph_);
+  const cudaError_t made = take_over(recorded, graph);
   cudaGraphDestroy(recorded);
-  check_cuda(made, "making a graph of a pass");
   graph_ = graph;
+  check_cuda(made, "making a graph of a pass");
 }
 
 void LaunchGraph::start() const {

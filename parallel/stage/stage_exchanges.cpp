@@ -287,14 +287,14 @@ void StageExchanges<Exec, T>::run_update(std::int64_t t, double factor, double g
     std::vector<double>& scores = clip->take();
     groups_.ranks.all->all_reduce(scores.data(), scores.size(), Reduction::max);
   }
-  {
-    const TraceSpan span(trace_, "scalar optimizer");
-    optimizer.step_scalar(exec_, t, factor, gradient_scale);
-  }
-  {
+  stage_.run_update([&] {
+    {
+      const TraceSpan span(trace_, "scalar optimizer");
+      optimizer.step_scalar(exec_, t, factor, gradient_scale);
+    }
     const TraceSpan span(trace_, "matrices");
     if (!early_) optimizer.step_matrices(t, factor, gradient_scale, 0, optimizer.matrix_count() - moved_items().size());
-  }
+  });
   homes_.update(optimizer, t, factor, gradient_scale, trace_);
   if (shares_) shares_->update(optimizer, t, factor, gradient_scale, trace_);
   if (sharded_) {

@@ -85,6 +85,7 @@ void StageRun<Exec, T>::forward(std::int64_t micro) {
   if (out_) slot.output = out_->activation_to_write(micro);
   const Weights<Exec, T>& weights = weights_of(place_.version(minibatch));
   if (probe_) probe_->begin(slot, in_update(micro));
+  if (stage_.joins_passes(hooks_)) return;
   stage_.watch(slot, minibatch);
   pass(weights, slot, shared_->tokens(micro));
   stage_.ignore(slot);
@@ -153,7 +154,10 @@ void StageRun<Exec, T>::backward(std::int64_t micro, double gradient_scale) {
     stage_.backward_input(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
   } else {
     begin_embedding_gradient(micro);
-    stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
+    if (stage_.joins_passes(hooks_))
+      stage_.forward_and_backward(weights, slot, tokens, gradient_scale, in_update(micro), hooks_);
+    else
+      stage_.backward(weights, slot, tokens.targets(), gradient_scale, in_update(micro), hooks_);
   }
   hand_down(micro, slot);
   if (!place_.split) end_backward(micro);

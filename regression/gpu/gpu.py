@@ -108,10 +108,12 @@ def bits(runner):
         if bits_of(runner.train("stopped", deck, *options, resume=True)) != whole:
             raise Failure(f"{deck}: a run that was interrupted goes on to other bits")
         print(f"{deck}: the same bits of two runs, and of one that was interrupted")
-    recorded, plain = (bits_of(runner.train(f"graphs {on}", "tiny_graphs", f"train.graphs={on}", *REPEATED)) for on in ("true", "false"))
-    if recorded != plain:
-        raise Failure(f"recorded passes have other bits: losses {recorded[0]}, {plain[0]}")
-    print("tiny_graphs: the bits of passes that are recorded are those of passes that are not")
+    for kind in ("adamw", "muon", "normuon"):
+        recorded, plain = (bits_of(runner.train(f"graphs {on}", "tiny_graphs", f"train.graphs={on}", f"optimizer.kind={kind}", *REPEATED))
+                           for on in ("true", "false"))
+        if recorded != plain:
+            raise Failure(f"recorded passes and updates by {kind} have other bits: losses {recorded[0]}, {plain[0]}")
+    print("tiny_graphs: the bits of passes and updates that are recorded are those of others")
 
 
 def sanitizer(runner, tool):

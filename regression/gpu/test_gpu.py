@@ -76,7 +76,7 @@ class OnThisHost(unittest.TestCase):
 
     def test_a_host_has_its_own_bits(self):
         said = self.run_case("--host", "--decks", "tiny_graphs", "--", "bits")
-        self.assertIn("tiny_graphs: the bits of passes that are recorded", said)
+        self.assertIn("tiny_graphs: the bits of passes and updates that are recorded", said)
 
 
 if __name__ == "__main__":

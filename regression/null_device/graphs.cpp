@@ -53,6 +53,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
   *made = reinterpret_cast<cudaGraphExec_t>(new Recorded(*reinterpret_cast<Recorded*>(graph)));
   return cudaSuccess;
 }
+// Takes the arguments of a record of the same kernels: as many, here.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t made, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* found) {
+  Lock lock(dev().mutex);
+  count("runtime", "cudaGraphExecUpdate");
+  refuse_while_recording("cudaGraphExecUpdate");
+  Recorded& known = *reinterpret_cast<Recorded*>(made);
+  const Recorded& recorded = *reinterpret_cast<Recorded*>(graph);
+  const bool same = known.stream == recorded.stream && known.kernels == recorded.kernels;
+  found->result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
+  return same ? cudaSuccess : result(cudaErrorGraphExecUpdateFailure);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   Lock lock(dev().mutex);
   refuse_while_recording("cudaGraphLaunch");

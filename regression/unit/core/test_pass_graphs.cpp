@@ -75,6 +75,13 @@ TEST_F(PassGraphsTest, AreNotMadeOfMoreKeysThanArePlanned) {
   EXPECT_EQ(std::count(happened.begin(), happened.end(), "pass"), static_cast<std::ptrdiff_t>(4 * PassGraphs<>::most));
 }
 
+// Each of them has numbers of its own; the first two may allocate.
+TEST_F(PassGraphsTest, OfUpdatesAreRecordedEachTime) {
+  UpdateGraph<CountingGraph> graph(&queue);
+  for (const char* update : {"1", "2", "3", "4"}) graph.run([=] { happened.push_back(update); });
+  EXPECT_EQ(happened, (std::vector<std::string>{"1", "2", "record", "3", "start", "record", "4", "start"}));
+}
+
 TEST(PassGraphOptions, AreOffUnlessAskedFor) {
   EXPECT_FALSE(read("").train.graphs);
   EXPECT_TRUE(read("[train]\ngraphs = true\nprecision = \"bf16\"\nglobal_batch = 8\nmicro_batch = 2\n").train.graphs);
