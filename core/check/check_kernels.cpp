@@ -23,6 +23,7 @@ std::vector<KernelCheck> check_kernels(const Exec& exec, const Options& options,
   check_attention<Exec, T>(context);
   check_norms<Exec, T>(context);
   check_rows<Exec, T>(context);
+  check_rotations<Exec, T>(context);
   check_updates<Exec, T>(context);
   check_batches<Exec, T>(context);
   check_solvers<Exec, T>(context);

@@ -227,6 +227,8 @@ void check_batches(const CheckContext<Exec>&);
 template <class Exec, class T>
 void check_solvers(const CheckContext<Exec>&);
 template <class Exec, class T>
+void check_rotations(const CheckContext<Exec>&);  // none without them
+template <class Exec, class T>
 void check_copies(const CheckContext<Exec>&);
 
 // Does all of them, with micro-batches of so many sequences. Memory: some copies of the largest matrix. Throws nothing

@@ -4,6 +4,7 @@
 
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
+#include "kernels/model/device/block_series.hpp"
 
 namespace sestina {
 
@@ -12,11 +13,6 @@ namespace {
 void require_packed(std::size_t n, std::size_t b, std::size_t packed) {
   SESTINA_REQUIRE(b > 1 && n % b == 0 && packed == n / b * skew_elements(b), "{} numbers for blocks ({}, {})", packed,
                   n, b);
-}
-
-// Returns the place of (i, j), i < j, in the packed upper triangle of a block of size b.
-KOKKOS_FORCEINLINE_FUNCTION std::size_t packed_place(std::size_t i, std::size_t j, std::size_t b) {
-  return i * (2 * b - i - 1) / 2 + j - i - 1;
 }
 
 // Starts the series: q becomes 2 q + k q2; sum = I + 2 q + 2 q2.
@@ -162,6 +158,8 @@ void cayley_neumann(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>& workspa
   using A = Acc<T>;
   const std::size_t n = g.extent(0), b = g.extent(1);
   require_packed(n, b, theta.elements());
+  if constexpr (!is_host<Exec>)
+    if (b <= block_series::largest) return block_series::forward<Exec, T>(exec, A(k), theta, g);
   auto frame = workspace.frame();
   if constexpr (std::is_same_v<T, A>) {
     all_series<Exec, A>(exec, gemm, workspace, A(k), theta, g);
@@ -178,6 +176,8 @@ void cayley_neumann_backward(const Exec& exec, Gemm<Exec>& gemm, Workspace<Exec>
                              PackedBlocks<Exec, A> d_theta) {
   const std::size_t n = d_g.extent(0), b = d_g.extent(1);
   require_packed(n, b, theta.elements());
+  if constexpr (!is_host<Exec>)
+    if (b <= block_series::largest) return block_series::backward<Exec, A>(exec, A(k), theta, d_g, accumulate, d_theta);
   auto frame = workspace.frame();
   const auto take = [&](std::size_t rows) {
     const auto piece = [&] { return workspace.template take<A>(rows, b); };

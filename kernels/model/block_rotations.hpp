@@ -135,9 +135,14 @@ void times_blocks_take(const Exec&, Gemm<Exec>&, Matrix<const T, Exec> x, Op op,
 //
 // A row of n / b blocks is kept packed: theta (n / b, b (b - 1) / 2) is the strict upper triangle U of each block, row
 // by row; its blocks lie stacked in a matrix (n, b). Both sides of a layer are one row for a call (PackedBlocks). On a
-// host each thread takes a block from theta to G while it lies in its cache, where there are blocks enough; else, and
-// on a device, all of them are swept by batches. The formulas are written once for both. Nothing fences.
+// host each thread takes a block from theta to G while it lies in its cache, where there are blocks enough, and so does
+// a team of a device with a small block (kernels/model/device/block_series.hpp); else all of them are swept by batches.
+// Nothing fences.
 KOKKOS_INLINE_FUNCTION constexpr std::size_t skew_elements(std::size_t b) { return b * (b - 1) / 2; }
+// Returns the place of (i, j), i < j, in the packed upper triangle of a block of size b.
+KOKKOS_FORCEINLINE_FUNCTION std::size_t packed_place(std::size_t i, std::size_t j, std::size_t b) {
+  return i * (2 * b - i - 1) / 2 + j - i - 1;
+}
 
 // Packed blocks of one side, or of both sides of a layer, as if the second ones lay behind the first ones.
 template <class Exec, class A>

@@ -78,7 +78,7 @@ def bits_of(folder):
 
 
 def check(runner):
-    for deck in ("tiny_llama", "tiny_gpt", "tiny_moe", "tiny_qwen3", "tiny_graphs", "llama_134m"):
+    for deck in ("tiny_llama", "tiny_gpt", "tiny_moe", "tiny_qwen3", "tiny_poet_x", "tiny_graphs", "llama_134m"):
         for precision in ("fp32", "bf16"):
             done = runner.call("check", "-i", ROOT / f"inputs/{deck}.toml", "data.source=[]", f"train.precision={precision}")
             if "WRONG" in done.stdout or "this device computes nothing" in done.stdout:

@@ -49,7 +49,9 @@ TEST_P(KernelChecks, HoldForEveryFamily) {
         Case{"family = \"gpt\"\nintermediate_size = 256\nhidden_act = \"gelu\"\n", "gelu: backward"},
         Case{"family = \"gpt\"\nintermediate_size = 256\nhidden_act = \"relu2\"\n", "relu2: forward"},
         Case{"family = \"qwen3_moe\"\nnum_experts = 4\nnum_experts_per_tok = 2\nmoe_intermediate_size = 96\n",
-             "expert down: weight gradient"}}) {
+             "expert down: weight gradient"},
+        Case{"family = \"llama\"\nintermediate_size = 176\n[model.linear]\nform = \"poet-x\"\nblock_size = 16\n",
+             "rotations of blocks: backward"}}) {
     const std::vector<KernelCheck> checks = checks_of(checked_options(model, GetParam()));
     for (const std::string& line : wrong_kernels(checks)) ADD_FAILURE() << model << line;
     EXPECT_TRUE(has(names_of(checks), kernel)) << model << kernel;

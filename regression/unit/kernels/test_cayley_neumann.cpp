@@ -4,6 +4,7 @@
 #include "../reference.hpp"
 #include "../spaces.hpp"
 #include "kernels/model/block_rotations.hpp"
+#include "kernels/model/device/block_series.hpp"
 
 namespace sestina {
 namespace {
@@ -243,6 +244,39 @@ TYPED_TEST(CayleyNeumann, OfBothSidesIsThatOfEach) {
     cayley_neumann_backward<Exec, A>(this->exec_, this->gemm_, this->workspace_, 1, theta.read_vector(), own.matrix(),
                                      true, d_theta.vector());
     expect_same((is_first ? d_one : d_other).get(), d_theta.get(), is_first ? "first" : "second");
+  }
+}
+
+// What a device does with small blocks: the blocks of two sides, each by a team.
+TYPED_TEST(CayleyNeumann, ByTeamsIsTheSameForSmallBlocks) {
+  using Exec = typename TestFixture::Exec;
+  using T = typename TestFixture::T;
+  using A = Acc<T>;
+  for (const Size& s : {Size{1, 2, 1, .3}, Size{3, 17, 2, .05}, Size{2, block_series::largest, 1, .03}}) {
+    const std::size_t rows = (s.blocks + 1) * s.b, each = skew_elements(s.b);
+    const double terms = static_cast<double>(s.b) * epsilon<A>;
+    const Array left = rounded<A>(random_array(1, s.blocks * each, 5, 0, s.length)),
+                right = rounded<A>(random_array(1, each, 6, 0, s.length)), d = rounded<A>(random_array(rows, s.b, 7));
+    Array both = left;
+    both.cols += each;
+    both.values.insert(both.values.end(), right.values.begin(), right.values.end());
+    const Field<A, Exec> one(left), other(right), gradient(d);
+    const PackedBlocks<Exec, const A> theta{one.read_vector(), other.read_vector()};
+    const Field<T, Exec> g(rows, s.b);
+    block_series::forward<Exec, T>(this->exec_, A(s.k), theta, g.matrix());
+    expect_close(g.get(), stacked(both, s.blocks + 1, s.b, s.k), 2 * epsilon<T> + 8 * terms, "G");
+    for (const bool accumulate : {false, true}) {
+      const auto begun = [](const Array& x) { return Field<A, Exec>(Array(1, x.cols, .5)); };
+      const Field<A, Exec> d_one = begun(left), d_other = begun(right), swept_one = begun(left),
+                           swept_other = begun(right), used(d);
+      block_series::backward<Exec, A>(this->exec_, A(s.k), theta, gradient.read(), accumulate,
+                                      {d_one.vector(), d_other.vector()});
+      cayley_neumann_backward<Exec, A>(this->exec_, this->gemm_, this->workspace_, s.k, theta, used.matrix(),
+                                       accumulate, {swept_one.vector(), swept_other.vector()});
+      // Sums of b terms of the order of 1, two deep, in another order.
+      expect_close(d_one.get(), swept_one.get(), 40 * terms, "first");
+      expect_close(d_other.get(), swept_other.get(), 40 * terms, "second");
+    }
   }
 }
 
