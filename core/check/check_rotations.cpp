@@ -11,8 +11,13 @@
 namespace sestina {
 namespace {
 
-// Most blocks of a side: all do the same, and products of a plain reference take long.
-constexpr std::size_t most_checked_blocks = 4;
+// Blocks of a side that are checked: one at least, and no more of them than a plain reference multiplies in a second.
+std::size_t checked_blocks(std::size_t side, std::size_t b) {
+  constexpr std::size_t most = std::size_t{1} << 24;
+  return std::clamp<std::size_t>(side / b, 1, std::clamp<std::size_t>(most / (b * b * b), 1, 4));
+}
+// Larger ones are swept by products alone, which have their own checks (check_products.cpp).
+constexpr std::size_t largest_checked_block = 256;
 
 // A block (b, b) on the host, and products of blocks.
 struct PlainBlock {
@@ -21,7 +26,7 @@ struct PlainBlock {
   double& operator()(std::size_t i, std::size_t j) { return x[i * b + j]; }
   double operator()(std::size_t i, std::size_t j) const { return x[i * b + j]; }
 };
-// Adds factor op(left) op(right) to `to`, where `transposed` says which of them is.
+// Adds factor left right to `to`, one of them transposed or none.
 enum class Transposed { none, left, right };
 void add_product(double factor, const PlainBlock& left, const PlainBlock& right, Transposed which, PlainBlock& to) {
   const std::size_t b = to.b;
@@ -32,7 +37,7 @@ void add_product(double factor, const PlainBlock& left, const PlainBlock& right,
     }
 }
 
-// The sum of factors times blocks, the first of which are the identity's and its own.
+// Returns the sum of the identity and of blocks, times their factors.
 PlainBlock sum_of(double identity, std::initializer_list<std::pair<double, const PlainBlock*>> terms) {
   PlainBlock sum{terms.begin()->second->b};
   for (std::size_t i = 0; i < sum.b; ++i) sum(i, i) = identity;
@@ -49,7 +54,7 @@ PlainBlock plain_series(double k, const PlainBlock& q) {
   add_product(1, q2, sum_of(0, {{2, &q}, {k, &q2}}), Transposed::none, g);
   return g;
 }
-// Returns d_Q of the sum of d times G: each term of a power is d between the transposes of what stood around its Q.
+// Returns the gradient by Q of <d, G>: of Q^p the sum of (Q^i)^T d (Q^(p-1-i))^T over i < p.
 PlainBlock plain_gradient(double k, const PlainBlock& q, const PlainBlock& d) {
   std::vector<PlainBlock> powers = {sum_of(1, {{0, &q}})};
   for (int p = 1; p < 4; ++p) {
@@ -177,9 +182,9 @@ class RotationCheck {
 template <class Exec, class T>
 void check_rotations(const CheckContext<Exec>& context) {
   const LinearOptions& linear = context.model().linear;
-  if (linear.form != "poet-x") return;
-  const std::size_t blocks = extent(context.model().hidden_size) / poet_options(linear).block;
-  RotationCheck<Exec, T>(context, std::clamp<std::size_t>(blocks, 1, most_checked_blocks)).run(context.rows());
+  if (linear.form != "poet-x" || linear.block_size > largest_checked_block) return;
+  const std::size_t blocks = checked_blocks(extent(context.model().hidden_size), extent(linear.block_size));
+  RotationCheck<Exec, T>(context, blocks).run(context.rows());
 }
 
 #define SESTINA_CHECK_ROTATIONS(Exec, T) template void check_rotations<Exec, T>(const CheckContext<Exec>&);

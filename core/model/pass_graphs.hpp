@@ -13,7 +13,7 @@ namespace sestina {
 struct PassKey {
   const void *weights = nullptr, *slot = nullptr, *tokens = nullptr;
   bool masks_documents = false;
-  bool backward = false, adds = false;  // the backward pass too; to the gradients of the micro-batches before
+  bool backward = false, adds = false;  // the backward pass follows, and adds to the gradients that are there
   double gradient_scale = 0;            // of a backward pass
   bool operator==(const PassKey&) const = default;
 };
