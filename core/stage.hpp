@@ -61,10 +61,10 @@ class Stage {
   bool joins_passes(const BlockHooks& hooks) const {
     return options_.graphs && !hooks.act() && is_last() && range().begin == 0;
   }
-  // Makes an update by what `work` sends to the space, which a device starts by one call where it can be recorded.
+  // Makes the next update by what `work` sends to the space, which a device starts by one call where it repeats.
   template <class Work>
   void run_update(const Work& work) {
-    if (update_graph_)
+    if (update_graph_ && optimizer_->repeats())
       update_graph_->run(work);
     else
       work();
@@ -164,7 +164,7 @@ class Stage {
   std::unique_ptr<ExpertLoads> loads_;                // only with experts
   std::unique_ptr<RouterBias<Exec, T>> router_bias_;  // only with model.router_bias_rate
   std::unique_ptr<PassGraphs<>> graphs_;              // only with train.graphs, on a device
-  std::unique_ptr<UpdateGraph<>> update_graph_;       // as well, of optimizers without refreshes and tiers
+  std::unique_ptr<UpdateGraph<>> update_graph_;       // as well, where no state lies in a tier
   PassOptions options_;
 };
 

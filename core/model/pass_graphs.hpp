@@ -57,7 +57,7 @@ class UpdateGraph {
  public:
   explicit UpdateGraph(void* queue) : graph_(queue) {}
 
-  // Does the update: as it is the first two times, in which an optimizer may allocate.
+  // Does an update that sends the same as others: as it is the first two times, in which an optimizer may allocate.
   template <class Update>
   void run(const Update& update) {
     if (known_ < 2) {

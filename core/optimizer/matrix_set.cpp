@@ -114,6 +114,16 @@ class StreamSet : public MatrixSet<Exec> {
       }
   }
 
+  bool repeats() override {
+    if (pager_ || workers_) return false;
+    for (const Stream<Space>& stream : streams_)
+      if (!stream.refresh.queued.empty() || !stream.refresh.drift.empty()) return false;
+    const bool refreshes = find_matrix_kind(options_.kind)->refresh_every > 0;
+    for (std::size_t i = 0; refreshes && i < optimizers_.size(); ++i)
+      if (!optimizers_[i]->repeats(streams_[stream_number(i)].refresh.policy)) return false;
+    return true;
+  }
+
   void follow_merges(const LayerMerges* early) override { early_ = early; }
 
   std::vector<StateField> state() override {

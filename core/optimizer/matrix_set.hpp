@@ -45,6 +45,9 @@ class MatrixSet {
   virtual void step(std::int64_t t, double factor, double gradient_scale, std::size_t begin, std::size_t end) = 0;
   // Leaves out update number t; state that starts over before it still does.
   virtual void withhold(std::int64_t t) = 0;
+  // Returns whether the next update of all matrices sends to a device what most of them do, and looks at nothing that
+  // the device or a worker computed: no refresh falls due, is under way or is still to be booked.
+  virtual bool repeats() = 0;
   virtual void follow_merges(const LayerMerges*) {}  // see AdamW
   virtual std::size_t size() const = 0;              // matrices
   virtual const std::vector<MatrixItem<Exec>>& items() const = 0;

@@ -34,6 +34,7 @@ class Optimizer final : public OptimizerControl {
     scalar_.withhold(exec, t);
     if (matrices_) matrices_->withhold(t);
   }
+  bool repeats() { return !matrices_ || matrices_->repeats(); }  // see MatrixSet
   void follow_merges(const LayerMerges* early) {  // see AdamW
     scalar_.follow_merges(early);
     if (matrices_) matrices_->follow_merges(early);

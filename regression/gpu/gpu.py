@@ -108,7 +108,7 @@ def bits(runner):
         if bits_of(runner.train("stopped", deck, *options, resume=True)) != whole:
             raise Failure(f"{deck}: a run that was interrupted goes on to other bits")
         print(f"{deck}: the same bits of two runs, and of one that was interrupted")
-    for kind in ("adamw", "muon", "normuon"):
+    for kind in ("adamw", "muon", "soap"):
         recorded, plain = (bits_of(runner.train(f"graphs {on}", "tiny_graphs", f"train.graphs={on}", f"optimizer.kind={kind}", *REPEATED))
                            for on in ("true", "false"))
         if recorded != plain:

@@ -102,6 +102,7 @@ class QueuedRefreshes {
   QueuedRefreshes() = default;  // without queue: the host waits for each job
   QueuedRefreshes(const Space&, std::size_t jobs);
   bool on() const { return !watches_.empty(); }
+  bool empty() const { return bookings_.empty(); }
 
   // Starts the next job of the update under way; its verdict goes to the place returned.
   Vector<double, Space> start(const Booking&);
@@ -146,6 +147,7 @@ class DriftChecks {
   Vector<double, Space> start(std::int64_t& due);
   // Ends that check.
   void finish(const Space&);
+  bool empty() const { return due_.empty(); }  // none waits to be booked
   // Books all checks, waiting where the space is not there yet.
   void book(const Space&);
 

@@ -74,6 +74,36 @@ TEST(Optimizer, OfBlocksTakesTheBytesThatThePlanSays) {
     }
 }
 
+// What a device may start as one recorded update: all but those that start or refresh something.
+TEST(Optimizer, RepeatsItselfBetweenRefreshes) {
+  for (const MatrixKind& kind : matrix_kinds()) {
+    OptimizerOptions options = set_options_of(kind.name);
+    const bool refreshes = kind.refresh_every > 0;
+    if (refreshes) options.matrix->refresh_every = 4;
+    if (options.matrix->has("start_step")) options.matrix->set("start_step", 1);
+    StageRig<Host, float> rig(small_model(Family::llama), {2, 8}, &options);
+    rig.stage.initialise(1);
+    std::int32_t tokens[18];
+    std::iota(std::begin(tokens), std::end(tokens), 4);
+    rig.load(tokens);
+    Optimizer<Host, float>& optimizer = rig.stage.optimizer();
+    int repeated = 0, refreshed = 0;
+    for (std::int64_t t = 1; t <= 12; ++t) {
+      rig.forward_backward(1, 0);
+      const bool repeats = optimizer.repeats();
+      rig.update(t, 1, 1);
+      const RefreshAges ages = optimizer.refresh_ages();
+      const bool is_new = ages.count > 0 && ages.sum == 0;
+      EXPECT_FALSE(repeats && is_new) << kind.name << ", update " << t;
+      EXPECT_TRUE(!refreshes || !repeats || t > 1) << kind.name;
+      repeated += repeats ? 1 : 0;
+      refreshed += is_new ? 1 : 0;
+    }
+    const bool decides_as_it_goes = kind.name == "galore" || kind.name == "apollo";  // these draw, or look
+    EXPECT_EQ(repeated, !refreshes ? 12 : decides_as_it_goes ? 0 : 12 - refreshed) << kind.name;
+  }
+}
+
 // A training step reads its losses with the norm; they are those of the micro-batches one by one.
 TEST(Stage, LossesNotedForTheNormAreThoseOfThePasses) {
   const OptimizerOptions options = set_options_of("muon");

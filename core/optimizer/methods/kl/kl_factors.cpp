@@ -208,6 +208,12 @@ void KlMethod<Space>::step(Stream<Space>& stream, const UpdateNumbers& now, cons
 }
 
 template <class Space>
+bool KlMethod<Space>::repeats(const RefreshPolicy& policy) {
+  return started_ != 0 && !factors_.sides().by_drift() &&
+         !refresh_due(updates_ + 1, rule_.refresh_every, shape_.index, policy);
+}
+
+template <class Space>
 void KlMethod<Space>::refresh(Stream<Space>& stream) {
   const bool due = refresh_due(updates_, rule_.refresh_every, shape_.index, stream.refresh.policy);
   factors_.refresh(stream, {updates_, due, stream.refresh.policy.is_in_update(shape_.index)}, second_moment());

@@ -78,6 +78,7 @@ class KlMethod : public MatrixOptimizer<Space> {
 
   void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) final;
   MatrixState<Space>& state() final { return state_; }
+  bool repeats(const RefreshPolicy&) final;
   RefreshAges ages() const final { return factors_.sides().ages(); }
   RefreshPort<Space>* port() final { return &factors_.sides().port(); }
 

@@ -120,6 +120,13 @@ bool RotatedAdam<Space>::refresh_is_due(const Stream<Space>& stream) const {
 }
 
 template <class Space>
+bool RotatedAdam<Space>::repeats(const RefreshPolicy& policy) {
+  const bool rotates_momentum = rule_.keep_rotated && state_.counter("momentum_in_basis") == 0;
+  return started_ != 0 && !rotates_momentum && !sides_.by_drift() &&
+         !refresh_due(updates_ + 1, rule_.refresh_every, shape_.index, policy);
+}
+
+template <class Space>
 void RotatedAdam<Space>::refresh(Stream<Space>& stream, bool due) {
   const typename TwoSided<Space>::Point point{updates_, due, stream.refresh.policy.is_in_update(shape_.index)};
   const bool is_new = rule_.from_momentum

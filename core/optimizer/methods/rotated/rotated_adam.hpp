@@ -40,6 +40,7 @@ class RotatedAdam : public MatrixOptimizer<Space> {
                              std::size_t cols);
   static RefreshNeeds refresh_needs(const MatrixOptions&, const RotatedAdamRule&, std::int64_t rows, std::int64_t cols);
   MatrixState<Space>& state() override { return state_; }
+  bool repeats(const RefreshPolicy&) override;
   RefreshAges ages() const override { return sides_.ages(); }
   RefreshPort<Space>* port() override { return &sides_.port(); }
 

@@ -207,10 +207,21 @@ void Shampoo<Space>::advance_side(Stream<Space>& stream, std::size_t number, Op 
 }
 
 template <class Space>
+bool Shampoo<Space>::is_due(std::int64_t t, const RefreshPolicy& policy) const {
+  return t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, policy));
+}
+
+template <class Space>
+bool Shampoo<Space>::repeats(const RefreshPolicy& policy) {
+  const std::int64_t next = state_.counter("updates") + 1;
+  return next > rule_.start && !is_due(next, policy);
+}
+
+template <class Space>
 void Shampoo<Space>::refresh_side(Stream<Space>& stream, std::size_t number, std::int64_t t,
                                   Matrix<const float, Space> factor) {
   const ShampooSide<Space>& s = sides_[number];
-  const bool due = t == rule_.start || (t > rule_.start && refresh_due(t, rule_.every, index_, stream.refresh.policy));
+  const bool due = is_due(t, stream.refresh.policy);
   const bool here = *s.refreshes == 0 || stream.refresh.policy.is_in_update(index_);
   const Due when = !due ? Due::no : here ? Due::here : Due::now;
   port_.at(stream, number, t, when, [&](std::int64_t from) {

@@ -51,6 +51,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
 
   void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
   MatrixState<Space>& state() override { return state_; }
+  bool repeats(const RefreshPolicy&) override;
   RefreshAges ages() const override { return port_.ages(); }
   RefreshPort<Space>* port() override { return &port_; }
 
@@ -75,6 +76,7 @@ class Shampoo final : public MatrixOptimizer<Space> {
   // Updates A = beta2 A + (1 - beta2) op(G) op(G)^T, and its inverse root when that falls due.
   void advance_side(Stream<Space>&, std::size_t number, Op op, std::int64_t t, double gradient_scale,
                     Matrix<const float, Space> gradient);
+  bool is_due(std::int64_t t, const RefreshPolicy&) const;  // a refresh at update t
   // Runs the refresh point of a side, whose factor is given as a matrix.
   void refresh_side(Stream<Space>&, std::size_t number, std::int64_t t, Matrix<const float, Space> factor);
   // Returns the job of update t.

@@ -99,6 +99,11 @@ void SoapMuon<Space>::follow(Stream<Space>& stream, double gradient_scale, Matri
 }
 
 template <class Space>
+bool SoapMuon<Space>::repeats(const RefreshPolicy& policy) {
+  return started_ != 0 && !sides_.by_drift() && !refresh_due(updates_ + 1, refresh_every_, shape_.index, policy);
+}
+
+template <class Space>
 void SoapMuon<Space>::refresh(Stream<Space>& stream) {
   const bool due = refresh_due(updates_, refresh_every_, shape_.index, stream.refresh.policy);
   sides_.refresh(stream, soap_muon_refresh(keys_), {updates_, due, stream.refresh.policy.is_in_update(shape_.index)},

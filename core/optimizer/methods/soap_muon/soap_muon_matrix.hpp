@@ -21,6 +21,7 @@ class SoapMuon final : public MatrixOptimizer<Space> {
 
   void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>&) override;
   MatrixState<Space>& state() override { return state_; }
+  bool repeats(const RefreshPolicy&) override;
   RefreshAges ages() const override { return sides_.ages(); }
   RefreshPort<Space>* port() override { return &sides_.port(); }
 
