@@ -92,6 +92,37 @@ class SolverCheck {
                    [&] { solver_.template eigh<float>(a_.matrix(), vectors.matrix(), values.vector(), workspace_); });
   }
 
+  // Two of them: the second one is the first times 2.
+  void eigen_batch() {
+    auto given = checker_.template blank<float>(2 * d_, d_), vectors = checker_.template blank<float>(2 * d_, d_);
+    auto values = checker_.template blank<float>(2, d_);
+    given.fill(
+        [&](std::size_t i) { return static_cast<float>(a_.start(i % (d_ * d_))) * (i < d_ * d_ ? 1.0f : 2.0f); });
+    const auto defect = [&] {
+      double worst = 0;
+      for (std::size_t i = 0; i < 2; ++i) {
+        Square v(d_ * d_), scaled(d_ * d_), wanted = starts(a_);
+        for (std::size_t at = 0; at < v.size(); ++at) {
+          v[at] = vectors.now(i * d_ * d_ + at);
+          scaled[at] = v[at] * values.now(i * d_ + at % d_);
+          wanted[at] *= i == 0 ? 1 : 2;
+        }
+        worst = std::max({worst, largest_apart(times(d_, scaled, transposed(d_, v)), wanted),
+                          largest_apart(times(d_, transposed(d_, v), v), identity(d_))});
+      }
+      return worst;
+    };
+    const CheckField<Exec, std::int32_t> info(1, 2);
+    Workspace<Exec> workspace(
+        bytes_taken<Exec>([&](auto& counter) { solver_.template declare_eigh_batch<float>(counter, 2, d_); }));
+    std::vector<CheckedOutput> outputs = {measured("A", given, bound(), [] { return 0.0; }),  // it is used up
+                                          measured("values", values, bound(), [] { return 0.0; }),
+                                          measured("V diag V^T - A, V^T V - I", vectors, 2 * bound(), defect)};
+    checker_.check({"eigh of a batch", fmt::format("2 x {}", shape_)}, std::move(outputs), [&] {
+      solver_.template eigh_batch<float>(given.matrix(), vectors.matrix(), values.matrix(), info.vector(), workspace);
+    });
+  }
+
   void qr() {
     auto q = checker_.template blank<float>(d_, d_);
     const auto defect = [&] {
@@ -158,6 +189,7 @@ template <class Exec, class T>
 void check_solvers(const CheckContext<Exec>& context) {
   SolverCheck<Exec> check(context, std::min<std::size_t>(extent(context.model().hidden_size), 384));
   check.eigen();
+  check.eigen_batch();
   check.qr();
   check.qr_columns();
   check.root();

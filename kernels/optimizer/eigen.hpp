@@ -26,6 +26,22 @@ void require_eigh_shapes(const A& a, const V& vectors, const S& values) {
   require_dense(a);
   require_dense(vectors);
 }
+template <class A, class V, class S, class I>
+void require_eigh_batch(const A& a, const V& vectors, const S& values, const I& info) {
+  const std::size_t count = values.extent(0), d = values.extent(1);
+  SESTINA_REQUIRE(a.extent(0) == count * d && a.extent(1) == d && vectors.extent(0) == count * d &&
+                      vectors.extent(1) == d && info.extent(0) == count,
+                  "{} of A ({}, {}), V ({}, {}), {} values, info ({})", count, a.extent(0), a.extent(1),
+                  vectors.extent(0), vectors.extent(1), d, info.extent(0));
+  require_dense(a);
+  require_dense(vectors);
+  require_dense(values);
+}
+// Returns matrix number i of those that are stacked in x, each of so many rows.
+template <class M>
+M stacked_at(const M& x, std::size_t i, std::size_t rows) {
+  return M(x.data() + i * rows * x.extent(1), rows, x.extent(1));
+}
 template <class A, class Q>
 void require_qr_shapes(const A& a, const Q& q) {
   const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);
@@ -73,6 +89,14 @@ class Solver {
   bool eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector<T, Exec> values, Workspace<Exec>&);
   template <class T>
   static void declare_eigh(Workspace<Exec>&, std::size_t d);
+  // Decomposes several matrices of one size, which a device does together: A (count d, d) stacked, which is used up, V
+  // (count d, d) and values (count, d), each as above, and in info (count) 0 where a solution was found. A device does
+  // not wait.
+  template <class T>
+  void eigh_batch(Matrix<T, Exec> a, Matrix<T, Exec> vectors, Matrix<T, Exec> values, Vector<std::int32_t, Exec> info,
+                  Workspace<Exec>&);
+  template <class T>
+  void declare_eigh_batch(Workspace<Exec>&, std::size_t count, std::size_t d) const;
 
   // Decomposes A (m, n) = Q R with m >= n into the first p columns of Q as Householder reflections make it, n <= p <=
   // m; columns from n on complete the basis. Q may be A itself when p = n. A matrix of zeros gives columns of the

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/optimizer/eigen_through_host.hpp"
@@ -58,6 +60,38 @@ cusolverStatus_t syevd(cusolverDnHandle_t h, int d, double* a, double* values, d
   return cusolverDnDsyevd(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, a, d, values, work, size, info);
 }
 
+#if CUSOLVER_VERSION >= 11701  // CUDA 12.6.2
+class Params {
+ public:
+  Params() { check(cusolverDnCreateParams(&params_), "creating parameters"); }
+  ~Params() { cusolverDnDestroyParams(params_); }
+  Params(const Params&) = delete;
+  Params& operator=(const Params&) = delete;
+  operator cusolverDnParams_t() const { return params_; }
+
+ private:
+  cusolverDnParams_t params_ = nullptr;
+};
+
+// Bytes of scratch of syevBatched, on the device and on the host.
+struct BatchBytes {
+  std::size_t device = 0, host = 0;
+};
+template <class T>
+constexpr cudaDataType type_of = std::is_same_v<T, double> ? CUDA_R_64F : CUDA_R_32F;
+
+template <class T>
+BatchBytes batch_bytes(cusolverDnHandle_t h, cusolverDnParams_t params, std::size_t count, std::size_t d) {
+  BatchBytes bytes;
+  const auto n = static_cast<std::int64_t>(d);
+  check(cusolverDnXsyevBatched_bufferSize(h, params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, type_of<T>,
+                                          nullptr, n, type_of<T>, nullptr, type_of<T>, &bytes.device, &bytes.host,
+                                          static_cast<std::int64_t>(count)),
+        "size of syevBatched");
+  return bytes;
+}
+#endif
+
 int qr_size(cusolverDnHandle_t h, int m, int n, int p, float*) {
   int factor = 0, form = 0;
   check(cusolverDnSgeqrf_bufferSize(h, m, n, nullptr, m, &factor), "size of geqrf");
@@ -99,15 +133,16 @@ void transpose(const Cuda& exec, const T* x, std::size_t rows, std::size_t cols,
       "transpose", all, KOKKOS_LAMBDA(std::size_t at) { y[at] = x[at % rows * cols + at / rows]; });
 }
 
-// Turns eigenvectors as rows (d, d) into columns, and their values (d): both rise in, and fall out.
+// Turns eigenvectors as rows (count, d, d) into columns, and their values (count, d): both rise in, and fall out.
 template <class T>
-void make_falling(const Cuda& exec, std::size_t d, const T* rows, const T* rising, T* vectors, T* values) {
-  const Kokkos::RangePolicy<Cuda> all(exec, 0, d * d);
+void make_falling(const Cuda& exec, std::size_t count, std::size_t d, const T* rows, const T* rising, T* vectors,
+                  T* values) {
+  const Kokkos::RangePolicy<Cuda> all(exec, 0, count * d * d);
   Kokkos::parallel_for(
       "make_falling", all, KOKKOS_LAMBDA(std::size_t at) {
-        const std::size_t i = at / d, last = d - 1 - at % d;
-        vectors[at] = rows[last * d + i];
-        if (i == 0) values[at] = rising[last];
+        const std::size_t matrix = at / (d * d), i = at / d % d, j = at % d, last = d - 1 - j;
+        vectors[at] = rows[(matrix * d + last) * d + i];
+        if (i == 0) values[matrix * d + j] = rising[matrix * d + last];
       });
 }
 
@@ -126,6 +161,16 @@ struct EighScratch {
         work(workspace.take<T>(eigh_size(handle, as_int(d), static_cast<T*>(nullptr)))) {}
   Vector<T, Cuda> rows, rising, work;
 };
+
+#if CUSOLVER_VERSION >= 11701
+template <class T>
+struct EighBatchScratch {
+  EighBatchScratch(Workspace<Cuda>& workspace, std::size_t count, std::size_t d, std::size_t bytes)
+      : rising(workspace.take<T>(count * d)), work(workspace.take<std::uint8_t>(bytes)) {}
+  Vector<T, Cuda> rising;
+  Vector<std::uint8_t, Cuda> work;
+};
+#endif
 
 template <class T>
 struct QrColumns {
@@ -172,6 +217,10 @@ struct Solver<Cuda>::State {
 
   Cuda exec;
   Handle handle;
+#if CUSOLVER_VERSION >= 11701
+  Params params;
+  std::vector<std::uint8_t> on_host;  // scratch of batches
+#endif
   Kokkos::View<int[1], Kokkos::CudaSpace> info;
   Kokkos::View<int[1], Kokkos::SharedHostPinnedSpace> host;
   Vector<std::int32_t, Cuda> reported;                   // empty: calls wait
@@ -215,10 +264,60 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
               state_->answer()),
         "syevd");
   if (!state_->good()) return false;
-  make_falling(state_->exec, d, s.rows.data(), s.rising.data(), vectors.data(), values.data());
+  make_falling(state_->exec, 1, d, s.rows.data(), s.rising.data(), vectors.data(), values.data());
   state_->finish();
   return true;
 }
+
+#if CUSOLVER_VERSION >= 11701
+template <>
+template <class T>
+void Solver<Cuda>::declare_eigh_batch(Workspace<Cuda>& workspace, std::size_t count, std::size_t d) const {
+  if (count * d == 0 || state_->host_solver) return;
+  declare<EighBatchScratch<T>>(workspace, count, d, batch_bytes<T>(state_->handle, state_->params, count, d).device);
+}
+
+template <>
+template <class T>
+void Solver<Cuda>::eigh_batch(Matrix<T, Cuda> a, Matrix<T, Cuda> vectors, Matrix<T, Cuda> values,
+                              Vector<std::int32_t, Cuda> info, Workspace<Cuda>& workspace) {
+  if (state_->host_solver) return state_->host_solver->eigh_batch<T>(a, vectors, values, info);
+  require_eigh_batch(a, vectors, values, info);
+  const std::size_t count = values.extent(0), d = values.extent(1);
+  if (count * d == 0) return;
+  const auto n = static_cast<std::int64_t>(d);
+  const BatchBytes bytes = batch_bytes<T>(state_->handle, state_->params, count, d);
+  if (state_->on_host.size() < bytes.host) state_->on_host.resize(bytes.host);
+  const auto frame = workspace.frame();
+  const EighBatchScratch<T> s(workspace, count, d, bytes.device);
+  check(cusolverDnXsyevBatched(state_->handle, state_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
+                               type_of<T>, a.data(), n, type_of<T>, s.rising.data(), type_of<T>, s.work.data(),
+                               bytes.device, state_->on_host.data(), bytes.host, info.data(),
+                               static_cast<std::int64_t>(count)),
+        "syevBatched");
+  make_falling(state_->exec, count, d, a.data(), s.rising.data(), vectors.data(), values.data());
+}
+#else  // one after another
+template <>
+template <class T>
+void Solver<Cuda>::declare_eigh_batch(Workspace<Cuda>& workspace, std::size_t, std::size_t d) const {
+  declare_eigh<T>(workspace, d);
+}
+
+template <>
+template <class T>
+void Solver<Cuda>::eigh_batch(Matrix<T, Cuda> a, Matrix<T, Cuda> vectors, Matrix<T, Cuda> values,
+                              Vector<std::int32_t, Cuda> info, Workspace<Cuda>& workspace) {
+  require_eigh_batch(a, vectors, values, info);
+  const std::size_t d = values.extent(1);
+  const Vector<std::int32_t, Cuda> others = state_->reported;
+  for (std::size_t i = 0; i < info.extent(0); ++i) {
+    report_to(Vector<std::int32_t, Cuda>(info.data() + i, 1));
+    eigh<T>(stacked_at(a, i, d), stacked_at(vectors, i, d), Vector<T, Cuda>(values.data() + i * d, d), workspace);
+  }
+  report_to(others);
+}
+#endif
 
 template <>
 template <class T>
@@ -306,6 +405,9 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
 #define SESTINA_SOLVER(T)                                                                                         \
   template bool Solver<Cuda>::eigh<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Vector<T, Cuda>, Workspace<Cuda>&); \
   template void Solver<Cuda>::declare_eigh<T>(Workspace<Cuda>&, std::size_t);                                     \
+  template void Solver<Cuda>::eigh_batch<T>(Matrix<T, Cuda>, Matrix<T, Cuda>, Matrix<T, Cuda>,                    \
+                                            Vector<std::int32_t, Cuda>, Workspace<Cuda>&);                        \
+  template void Solver<Cuda>::declare_eigh_batch<T>(Workspace<Cuda>&, std::size_t, std::size_t) const;            \
   template bool Solver<Cuda>::qr<T>(Matrix<const T, Cuda>, Matrix<T, Cuda>, Workspace<Cuda>&);                    \
   template void Solver<Cuda>::declare_qr<T>(Workspace<Cuda>&, std::size_t, std::size_t, std::size_t);             \
   template bool Solver<Cuda>::qr_columns<T>(std::size_t, Matrix<T, Cuda>, Workspace<Cuda>&);                      \

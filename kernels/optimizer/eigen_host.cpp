@@ -125,6 +125,23 @@ bool Solver<Exec>::eigh(Matrix<const T, Exec> a, Matrix<T, Exec> vectors, Vector
 
 template <class Exec>
 template <class T>
+void Solver<Exec>::eigh_batch(Matrix<T, Exec> a, Matrix<T, Exec> vectors, Matrix<T, Exec> values,
+                              Vector<std::int32_t, Exec> info, Workspace<Exec>& workspace) {
+  require_eigh_batch(a, vectors, values, info);
+  const std::size_t d = values.extent(1);
+  for (std::size_t i = 0; i < info.extent(0); ++i) {
+    const Vector<T, Exec> own(values.data() + i * d, d);
+    info(i) = eigh<T>(stacked_at(a, i, d), stacked_at(vectors, i, d), own, workspace) ? 0 : 1;
+  }
+}
+template <class Exec>
+template <class T>
+void Solver<Exec>::declare_eigh_batch(Workspace<Exec>& workspace, std::size_t, std::size_t d) const {
+  declare_eigh<T>(workspace, d);
+}
+
+template <class Exec>
+template <class T>
 void Solver<Exec>::declare_qr(Workspace<Exec>& workspace, std::size_t m, std::size_t, std::size_t p) {
   if (p > 0) declare<QrScratch<Exec, T>>(workspace, m, p);
 }
@@ -193,6 +210,9 @@ bool Solver<Exec>::svd(Matrix<const double, Exec> a, Matrix<double, Exec> left, 
 #define SESTINA_SOLVER_TYPE(Exec, T)                                                                              \
   template bool Solver<Exec>::eigh<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Vector<T, Exec>, Workspace<Exec>&); \
   template void Solver<Exec>::declare_eigh<T>(Workspace<Exec>&, std::size_t);                                     \
+  template void Solver<Exec>::eigh_batch<T>(Matrix<T, Exec>, Matrix<T, Exec>, Matrix<T, Exec>,                    \
+                                            Vector<std::int32_t, Exec>, Workspace<Exec>&);                        \
+  template void Solver<Exec>::declare_eigh_batch<T>(Workspace<Exec>&, std::size_t, std::size_t) const;            \
   template bool Solver<Exec>::qr<T>(Matrix<const T, Exec>, Matrix<T, Exec>, Workspace<Exec>&);                    \
   template void Solver<Exec>::declare_qr<T>(Workspace<Exec>&, std::size_t, std::size_t, std::size_t);             \
   template bool Solver<Exec>::qr_columns<T>(std::size_t, Matrix<T, Exec>, Workspace<Exec>&);                      \

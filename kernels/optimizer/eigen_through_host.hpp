@@ -74,6 +74,19 @@ class SolverThroughHost {
   }
 
   template <class T>
+  void eigh_batch(Matrix<T, Exec> a, Matrix<T, Exec> vectors, Matrix<T, Exec> values, Vector<std::int32_t, Exec> info) {
+    require_eigh_batch(a, vectors, values, info);
+    const std::size_t d = values.extent(1);
+    const Vector<std::int32_t, Exec> others = std::exchange(info_, {});
+    for (std::size_t i = 0; i < info.extent(0); ++i) {
+      const bool good =
+          eigh<T>(stacked_at(a, i, d), stacked_at(vectors, i, d), Vector<T, Exec>(values.data() + i * d, d));
+      host_copies::leave_info<Exec>(exec_, Vector<std::int32_t, Exec>(info.data() + i, 1), good ? 0 : 1);
+    }
+    info_ = others;
+  }
+
+  template <class T>
   bool qr(Matrix<const T, Exec> a, Matrix<T, Exec> q) {
     require_qr_shapes(a, q);
     const std::size_t m = a.extent(0), n = a.extent(1), p = q.extent(1);

@@ -153,6 +153,19 @@ constexpr double rounding = std::numeric_limits<T>::epsilon();
 }  // namespace
 
 template <class Exec, class T>
+void root_matrix(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> b) {
+  Work<Exec, T> w{tools, rule, factor.extent(0)};
+  regularise<Exec, T>(w, factor, b);
+}
+
+template <class Exec, class T>
+bool root_of_eigenvalues(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> basis,
+                         Vector<const T, Exec> values, Matrix<T, Exec> root) {
+  Work<Exec, T> w{tools, rule, root.extent(0)};
+  return assemble<Exec, T, T>(w, basis, values, root);
+}
+
+template <class Exec, class T>
 bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                        Matrix<T, Exec> root) {
   const auto frame = tools.workspace.frame();
@@ -383,6 +396,11 @@ void declare_newton_root(Workspace<Exec>& workspace, std::size_t d) {
 }  // namespace
 
 template <class Exec, class T>
+void declare_root_of_eigenvalues(Workspace<Exec>& workspace, std::size_t d) {
+  declare_assemble<Exec, T>(workspace, d);
+}
+
+template <class Exec, class T>
 void declare_inverse_root(Workspace<Exec>& workspace, std::size_t d) {
   declare_eigh_root<Exec, T>(workspace, d);
   declare_qr_root<Exec, T>(workspace, d);
@@ -396,6 +414,10 @@ void declare_inverse_root(Workspace<Exec>& workspace, std::size_t d) {
                                          Matrix<T, Exec>);                                                           \
   template bool inverse_root_newton<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>,                \
                                              Matrix<T, Exec>);                                                       \
+  template void root_matrix<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>, Matrix<T, Exec>);      \
+  template bool root_of_eigenvalues<Exec, T>(RootTools<Exec>, const RootRule&, Matrix<const T, Exec>,                \
+                                             Vector<const T, Exec>, Matrix<T, Exec>);                                \
+  template void declare_root_of_eigenvalues<Exec, T>(Workspace<Exec>&, std::size_t);                                 \
   template void declare_inverse_root<Exec, T>(Workspace<Exec>&, std::size_t);
 #define SESTINA_ROOT(Exec) SESTINA_ROOT_TYPE(Exec, float) SESTINA_ROOT_TYPE(Exec, double)
 SESTINA_INSTANTIATE_LANES(SESTINA_ROOT)

@@ -36,6 +36,16 @@ template <class Exec, class T>
 bool inverse_root_eigh(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                        Matrix<T, Exec> root);
 
+// Its two parts, between which whoever calls decomposes B, alone or with others: B (d, d) of a factor, and the root
+// from the eigenvectors and eigenvalues of B.
+template <class Exec, class T>
+void root_matrix(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> factor, Matrix<T, Exec> b);
+template <class Exec, class T>
+bool root_of_eigenvalues(RootTools<Exec>, const RootRule&, Matrix<const T, Exec> basis, Vector<const T, Exec> values,
+                         Matrix<T, Exec> root);
+template <class Exec, class T>
+void declare_root_of_eigenvalues(Workspace<Exec>&, std::size_t d);
+
 // Computes the root from an approximate eigenbasis Q, kept up to date by subspace iteration: as long as Q^T B Q is not
 // diagonal within the tolerance, and for max_iterations at most, Q = qr(B Q sorted by falling q^T B q). Then B^-p takes
 // q^T B q for eigenvalues. basis (d, d) is Q: in and out.

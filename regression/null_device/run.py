@@ -398,6 +398,7 @@ def cost(device, budget):
     return {
         "launches": per_step(lambda kind, name: kind == "launch"),
         "products": per_step(lambda kind, name: kind == "library" and name.startswith("cublasGemm")),
+        "decompositions": per_step(lambda kind, name: kind == "library" and "syev" in name and "Size" not in name),
         "waits": per_step(lambda kind, name: kind == "sync"),
         "pageable": per_step(lambda kind, name: kind == "copy" and "pageable" in name, place=1),
         # Kokkos asks for 0 bytes of scratch where a team needs none; the runtime gives nothing for that.

@@ -18,6 +18,10 @@ constexpr cudaDataType_t type_of = std::is_same_v<T, double> ? CUDA_R_64F : CUDA
 
 // Elements of scratch, as much as the library itself asks for, or nearly.
 int eigh_scratch(int n) { return 3 * n * n + 64 * n; }
+std::size_t batch_scratch(int64_t n, int64_t count, cudaDataType type) {  // bytes
+  return static_cast<std::size_t>(count) * static_cast<std::size_t>(eigh_scratch(static_cast<int>(n))) *
+         (type == CUDA_R_64F ? sizeof(double) : sizeof(float));
+}
 int qr_scratch(int n) { return 64 * n + 64; }
 int svd_scratch(int m, int n) { return m * n + 64 * (m + n); }
 
@@ -145,5 +149,44 @@ cusolverStatus_t cusolverDnDgesvd(cusolverDnHandle_t h, signed char left, signed
   call.operand({"U", u, CUDA_R_64F, m, n, ldu, 1, 0, true});
   call.operand({"VT", vt, CUDA_R_64F, n, n, ldvt, 1, 0, true});
   return end<double>(call, {work, size, svd_scratch(m, n), info});
+}
+
+cusolverStatus_t cusolverDnCreateParams(cusolverDnParams_t* params) {
+  null_device_call("cusolverDnCreateParams");
+  *params = reinterpret_cast<cusolverDnParams_t>(new LibraryHandle);
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnDestroyParams(cusolverDnParams_t params) {
+  null_device_call("cusolverDnDestroyParams");
+  delete &handle_of(params);
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnXsyevBatched_bufferSize(cusolverDnHandle_t, cusolverDnParams_t, cusolverEigMode_t,
+                                                   cublasFillMode_t, int64_t n, cudaDataType type, const void*, int64_t,
+                                                   cudaDataType, const void*, cudaDataType, size_t* device,
+                                                   size_t* host, int64_t count) {
+  *device = batch_scratch(n, count, type);
+  *host = 64;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t cusolverDnXsyevBatched(cusolverDnHandle_t h, cusolverDnParams_t, cusolverEigMode_t, cublasFillMode_t,
+                                        int64_t n, cudaDataType type, void* a, int64_t lda, cudaDataType type_w,
+                                        void* w, cudaDataType computed_in, void* work, size_t bytes, void* host,
+                                        size_t host_bytes, int* info, int64_t count) {
+  Lock lock(dev().mutex);
+  LibraryCall call("cusolverDnXsyevBatched", handle_of(h).stream);
+  call.size("n", n);
+  call.size("count", count);
+  if (type_w != type || computed_in != type) call.refuse("values or sums of another type than the matrices");
+  call.operand({"A", a, type, n, n, lda, count, lda * n, true});
+  call.memory("W", w, n * count, type);
+  const size_t least = batch_scratch(n, count, type);
+  if (bytes < least || host_bytes < 64 || host == nullptr)
+    call.refuse("scratch of " + std::to_string(bytes) + " bytes, its query answers " + std::to_string(least));
+  call.memory("work", work, static_cast<long long>(std::max(bytes, least) / sizeof(float)), CUDA_R_32F);
+  call.memory("info", info, count, CUDA_R_32I);
+  if (!call.end()) return CUSOLVER_STATUS_INVALID_VALUE;
+  std::memset(reach(info, count * sizeof(int), "info"), 0, count * sizeof(int));
+  return CUSOLVER_STATUS_SUCCESS;
 }
 }

@@ -177,19 +177,22 @@ struct RefreshPolicy {
 class RefreshWorkers;  // refresh/refresh_workers.hpp
 template <class Space>
 class CopyQueue;  // refresh/copy_queue.hpp
+template <class Space>
+class RefreshBatch;  // refresh/refresh_batch.hpp
 
 template <class Space>
 struct RefreshContext {
   explicit RefreshContext(const Space& exec) : checks{exec} {}
 
   RefreshPolicy policy = {};
-  RefreshSeconds seconds = {};         // since they were last read
-  std::int64_t failures = 0;           // factors that kept their last good result, since the start
-  RefreshChecks<Space> checks;         // checks of the refresh under way
-  QueuedRefreshes<Space> queued = {};  // refreshes that a device judges by itself
-  DriftChecks<Space> drift = {};       // refreshes that are started by drift
-  RefreshWorkers* workers = nullptr;   // run asynchronous refreshes; null: these are put off instead
-  CopyQueue<Space>* copies = nullptr;  // copies to host memory for workers; null: there are none
+  RefreshSeconds seconds = {};           // since they were last read
+  std::int64_t failures = 0;             // factors that kept their last good result, since the start
+  RefreshChecks<Space> checks;           // checks of the refresh under way
+  QueuedRefreshes<Space> queued = {};    // refreshes that a device judges by itself
+  RefreshBatch<Space>* batch = nullptr;  // where queued jobs that decompose are put off; null: they are not
+  DriftChecks<Space> drift = {};         // refreshes that are started by drift
+  RefreshWorkers* workers = nullptr;     // run asynchronous refreshes; null: these are put off instead
+  CopyQueue<Space>* copies = nullptr;    // copies to host memory for workers; null: there are none
 };
 
 }  // namespace sestina

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/optimizer/refresh/attempt.hpp"
+#include "core/optimizer/refresh/refresh_batch.hpp"
 #include "kernels/blas/matrix_passes.hpp"
 #include "kernels/blas/sums.hpp"
 #include "kernels/optimizer/eigen.hpp"
@@ -61,67 +63,13 @@ struct LeadingPieces {
   Matrix<float, Space> basis;
 };
 
-// A job in numbers of type T: its inputs in that type, and scratch. With a place for a verdict the host looks at
-// nothing: the noted sums make the verdict, and the verdict decides on what is published.
-template <class Space, class T>
-struct Attempt {
-  Stream<Space>& stream;
-  Workspace<Space>& workspace;
-  const RefreshJob<Space>& job;
-  Vector<double, Space> verdict;  // (1), or (0)
-  JudgedSums<Space> sums;         // for a verdict
-  std::size_t d = job.factor.extent(0);
-
-  bool by_space() const { return verdict.extent(0) > 0; }
-
-  // Returns x, or its copy in another type, which `wide` then holds.
-  Matrix<const T, Space> input(Matrix<const float, Space> x, Matrix<T, Space> wide) {
-    if constexpr (std::is_same_v<T, float>) {
-      return x;
-    } else {
-      convert<Space, float, T>(stream.exec, flat<const float, Space>(x), flat<T, Space>(wide));
-      return wide;
-    }
-  }
-
-  // Returns whether x is finite, or, where its sum is noted, true.
-  bool finite(Vector<const T, Space> x) {
-    if (by_space()) return note(x, sums.other);
-    return std::isfinite(sum_of_squares<Space, T>(stream.exec, x, workspace));
-  }
-  // Returns it for columns, or rows, that are to be orthonormal.
-  bool orthonormal(Matrix<const T, Space> q) {
-    if (by_space()) return note(flat<const T, Space>(q), sums.basis);
-    return is_orthonormal(sum_of_squares<Space, T>(stream.exec, flat<const T, Space>(q), workspace), d);
-  }
-  // Makes the verdict, after all numbers are noted and before anything is published.
-  void judge() {
-    if (by_space()) make_verdict<Space>(stream.exec, stream.refresh.checks, sums, d, verdict);
-  }
-
-  void publish(Matrix<const T, Space> from, Matrix<float, Space> to) {
-    publish_values<Space, T>(stream.exec, verdict, flat<const T, Space>(from), flat<float, Space>(to));
-  }
-
- private:
-  bool note(Vector<const T, Space> x, Vector<double, Space>& chunks) {
-    chunks = Vector<double, Space>(chunks.data(), chunk_count(x.extent(0)));
-    squares_of_chunks<Space, T>(stream.exec, x, reduce_chunk, chunks);
-    return true;
-  }
-};
-
 template <class Space, class T>
 bool eigen_basis(Attempt<Space, T>& a) {
   const EigenPieces<Space, T> p(a.workspace, a.d);
   const Matrix<const T, Space> factor = a.input(a.job.factor, p.factor);
   const Matrix<T, Space> basis = p.basis;
   const Vector<T, Space> values = p.values;
-  if (!a.stream.solver.template eigh<T>(factor, basis, values, a.workspace)) return false;
-  if (!a.orthonormal(basis) || !a.finite(values)) return false;
-  a.judge();
-  a.publish(basis, a.job.new_basis);
-  return true;
+  return a.stream.solver.template eigh<T>(factor, basis, values, a.workspace) && a.publish_basis(basis, values);
 }
 
 template <class Space>
@@ -174,27 +122,21 @@ bool power_qr(Attempt<Space, T>& a) {
 template <class Space, class T>
 bool inverse_root(Attempt<Space, T>& a) {
   const RefreshJob<Space>& job = a.job;
-  const bool keeps_basis = job.new_basis.extent(0) > 0;
-  const RootRule rule{job.exponent, job.scale, job.eps, job.perturb_before, job.tolerance, job.max_iterations};
-  RootTools<Space> tools{a.stream.exec, a.stream.gemm, a.stream.solver, a.workspace};
-  tools.squares_of_root = a.sums.other;
+  const RootRule rule = root_rule(job);
+  const RootTools<Space> tools = a.tools();
   const RootPieces<Space, T> p(a.workspace, a.d);
   const Matrix<const T, Space> factor = a.input(job.factor, p.factor);
   const Matrix<T, Space> basis = p.basis, root = p.root;
   bool good = false;
   if (job.method == RefreshMethod::inverse_root_qr) {
     convert<Space, float, T>(a.stream.exec, flat<const float, Space>(job.basis), flat<T, Space>(basis));
-    good = inverse_root_qr<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
+    good = inverse_root_qr<Space, T>(tools, rule, factor, basis, root);
   } else if (job.method == RefreshMethod::inverse_root_eigh) {
-    good = inverse_root_eigh<Space, T>(tools, rule, factor, basis, root) && a.orthonormal(basis);
+    good = inverse_root_eigh<Space, T>(tools, rule, factor, basis, root);
   } else {
-    good = inverse_root_newton<Space, T>(tools, rule, factor, root);
+    return inverse_root_newton<Space, T>(tools, rule, factor, root) && a.publish_root({}, root);
   }
-  if (!good) return false;
-  a.judge();
-  a.publish(root, job.root);
-  if (keeps_basis && job.method != RefreshMethod::inverse_root_newton) a.publish(basis, a.job.new_basis);
-  return true;
+  return good && a.publish_root(basis, root);
 }
 
 template <class T, class Space>
@@ -355,10 +297,19 @@ template <class Space>
 bool queue_refresh(Stream<Space>& stream, const RefreshJob<Space>& job, const SideCounts& counts) {
   const bool failed_before = counts.failures == nullptr || *counts.failures > 0;  // then it is tried in fp64 too
   if (!stream.refresh.queued.on() || failed_before || !judged_by_space(stream, job.method)) return false;
-  judge_there<float>(stream, job,
-                     stream.refresh.queued.start({job.name, job.factor.extent(0), counts, *counts.computed_from}));
-  stream.refresh.queued.finish(stream.exec);
+  const typename QueuedRefreshes<Space>::Booking booking{job.name, job.factor.extent(0), counts, *counts.computed_from};
+  if (stream.refresh.batch != nullptr && RefreshBatch<Space>::takes(job.method))
+    stream.refresh.batch->add(job, booking);
+  else
+    queue_job(stream, job, booking);
   return true;
+}
+
+template <class Space>
+void queue_job(Stream<Space>& stream, const RefreshJob<Space>& job,
+               const typename QueuedRefreshes<Space>::Booking& booking) {
+  judge_there<float>(stream, job, stream.refresh.queued.start(booking));
+  stream.refresh.queued.finish(stream.exec);
 }
 
 namespace {
@@ -424,6 +375,8 @@ void declare_leading_vectors(Workspace<Space>& workspace, BasisForm form, std::s
 
 #define SESTINA_REFRESH(Space)                                                                               \
   template bool queue_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);           \
+  template void queue_job<Space>(Stream<Space>&, const RefreshJob<Space>&,                                   \
+                                 const typename QueuedRefreshes<Space>::Booking&);                           \
   template bool book_refreshes<Space>(Stream<Space>&, std::int64_t);                                         \
   template Refreshed compute_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&);                       \
   template void judge_refresh<Space>(Stream<Space>&, const RefreshJob<Space>&, Refreshed, std::int64_t*);    \

@@ -65,6 +65,9 @@ Refreshed compute_refresh(Stream<Space>&, const RefreshJob<Space>&);
 // side is waited for, and is tried. False: this job has to be waited for now, and nothing was done.
 template <class Space>
 bool queue_refresh(Stream<Space>&, const RefreshJob<Space>&, const SideCounts&);
+// Queues a job with its booking at once; queue_refresh() may put it off (refresh_batch.hpp).
+template <class Space>
+void queue_job(Stream<Space>&, const RefreshJob<Space>&, const typename QueuedRefreshes<Space>::Booking&);
 // Called before the refreshes of update t: books what was queued in another one, by the policy below, and its checks of
 // drift. Waits for what the space has not come to; it has come where the host has waited for the norm of the gradients.
 // Returns whether update t begins here.

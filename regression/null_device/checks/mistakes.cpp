@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -177,6 +178,27 @@ void multiply(float* memory, const std::string& mistake) {
   cublasDestroy(handle);
 }
 
+// Three matrices, 4 x 4, one behind the other.
+void decompose_together(cusolverDnHandle_t handle, float* memory, int* info, const std::string& mistake) {
+  constexpr int n = 4, count = 3;
+  const cudaDataType type = CUDA_R_32F;
+  std::size_t bytes = 0, on_host = 0;
+  void* work = nullptr;
+  cusolverDnParams_t params = nullptr;
+  cusolverDnCreateParams(&params);
+  cusolverDnXsyevBatched_bufferSize(handle, params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, type, nullptr,
+                                    n, type, nullptr, type, &bytes, &on_host, count);
+  cudaMalloc(&work, bytes);
+  std::vector<char> host(on_host);
+  cusolverDnXsyevBatched(handle, params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, type, memory,
+                         mistake == "together-rows" ? n - 1 : n, type,
+                         memory + (mistake == "together-values" ? 40 : 64),
+                         mistake == "together-types" ? CUDA_R_64F : type, work,
+                         mistake == "together-scratch" ? bytes - 1 : bytes, host.data(), on_host, info, count);
+  cudaFree(work);
+  cusolverDnDestroyParams(params);
+}
+
 // Decompositions of an 8 x 8 matrix, with scratch as their queries answer.
 void decompose(float* memory, int* info, const std::string& mistake) {
   constexpr int n = 8;
@@ -194,6 +216,7 @@ void decompose(float* memory, int* info, const std::string& mistake) {
   cusolverDnSorgqr_bufferSize(handle, n, n, n, nullptr, n, nullptr, &size);
   cusolverDnSorgqr(handle, n, mistake == "wide" ? n + 1 : n, n, memory, n, memory + 64, work, size, info);
   cudaFree(work);
+  decompose_together(handle, memory, info, mistake);
   cusolverDnDestroy(handle);
 }
 

@@ -74,6 +74,10 @@ expect scratchless "${solver}syevd: work is null"
 expect info "${solver}syevd: info is null"
 expect factor-scratch "${solver}geqrf: scratch of 10 elements"
 expect wide "${solver}orgqr: more columns than rows"
+expect together-rows "problem.cusolverDnXsyevBatched: leading dimension of A below its rows"
+expect together-values "problem.cusolverDnXsyevBatched: W lies in A"
+expect together-types "problem.cusolverDnXsyevBatched: values or sums of another type"
+expect together-scratch "problem.cusolverDnXsyevBatched: scratch of [0-9]* bytes, its query answers"
 # no_mistake: nothing is told of the program without one.
 no_mistake() {
   LD_LIBRARY_PATH="$out/device" NULL_DEVICE_REPORT="$out/report" "$out/$program"

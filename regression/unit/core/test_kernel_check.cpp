@@ -66,11 +66,26 @@ TEST_P(KernelChecks, HoldForEveryFamily) {
 TEST_P(KernelChecks, TryBothTypesOfARun) {
   const auto names = names_of(checks_of(checked_options("family = \"llama\"\nintermediate_size = 128\n", GetParam())));
   EXPECT_EQ(has(names, "Newton-Schulz in bf16"), GetParam() == std::string("bf16"));
-  for (const char* name :
-       {"copy to the host and back", "digest of bits", "q, k, v: weight gradient", "attention: forward",
-        "attention: backward", "residual, RMSNorm: forward", "rotary", "softmax cross-entropy", "embedding: backward",
-        "AdamW", "eigh", "qr", "inverse fourth root", "Newton-Schulz in fp32", "Muon of a batch in fp32",
-        "products of a list", "SOAP of a batch", "eigenvalues of a batch", "Shampoo of a batch"})
+  for (const char* name : {"copy to the host and back",
+                           "digest of bits",
+                           "q, k, v: weight gradient",
+                           "attention: forward",
+                           "attention: backward",
+                           "residual, RMSNorm: forward",
+                           "rotary",
+                           "softmax cross-entropy",
+                           "embedding: backward",
+                           "AdamW",
+                           "eigh",
+                           "eigh of a batch",
+                           "qr",
+                           "inverse fourth root",
+                           "Newton-Schulz in fp32",
+                           "Muon of a batch in fp32",
+                           "products of a list",
+                           "SOAP of a batch",
+                           "eigenvalues of a batch",
+                           "Shampoo of a batch"})
     EXPECT_TRUE(has(names, name)) << name;
 }
 

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "core/optimizer/refresh/refresh_batch.hpp"
 #include "matrix_rig.hpp"
 #include "refresh_rig.hpp"
 
@@ -120,6 +121,58 @@ TYPED_TEST(RefreshVerdict, WhatIsBadIsNotPublishedAndBookedLater) {
       EXPECT_EQ(site.results, 2);
       EXPECT_EQ(site.failures, bad == 0 ? 0 : 1);
       EXPECT_EQ(site.stream.refresh.failures, bad == 0 ? 0 : 1);
+    }
+}
+
+// One of several sides whose refreshes fall due in one update.
+template <class Space>
+struct BatchedSide {
+  BatchedSide(RefreshMethod method, const Array& k)
+      : factor(k), basis(random_basis(k.rows, 4)), root(identity(k.rows)), job(job_in_place(method, factor, basis)) {
+    if (method == RefreshMethod::inverse_root_eigh) job.root = root.matrix();
+  }
+  void queue(Stream<Space>& stream, std::int64_t t) {
+    const SideCounts counts{&failures, &computed_from, &results};
+    ASSERT_TRUE(queue_refresh(stream, job, counts));
+    counts.book(t);
+  }
+  Field<float, Space> factor, basis, root;
+  RefreshJob<Space> job;
+  std::int64_t failures = 0, computed_from = 5, results = 2;
+};
+
+// Of two sizes, and one that is zero: one after another, as many as there is room for, and all that have one size.
+TYPED_TEST(RefreshVerdict, OfABatchAreThoseOfEach) {
+  using Space = TypeParam;
+  const Array smaller = rounded<float>(with_eigenvalues(random_basis(10, 3), std::vector<double>(10, 0.5)));
+  for (const RefreshMethod method : {RefreshMethod::eigen_basis, RefreshMethod::inverse_root_eigh})
+    for (const std::size_t room : {0, 3, 9}) {
+      std::vector<std::unique_ptr<BatchedSide<Space>>> alone, together;
+      for (auto* sides : {&alone, &together})
+        for (const Array& k : {falling_factor(0.97), smaller, Array(d, d), falling_factor(0.6), smaller,
+                               falling_factor(0.8), falling_factor(0.7)})
+          sides->push_back(std::make_unique<BatchedSide<Space>>(method, k));
+      auto stream = make_stream<Space>(room * 4 * d * d * sizeof(float) + bytes_taken<Space>([&](auto& counter) {
+                                         declare_refresh<Space>(counter, method, d);
+                                       }));
+      let_the_space_judge(stream, alone.size());
+      book_refreshes(stream, 7);
+      for (const auto& side : alone) side->queue(stream, 7);
+      book_refreshes(stream, 8);
+      const Array before = together[0]->basis.get();
+      RefreshBatch<Space>().collect(stream, [&] {
+        for (const auto& side : together) side->queue(stream, 8);
+        expect_same(together[0]->basis.get(), before, "put off");
+      });
+      EXPECT_EQ(stream.refresh.batch, nullptr);
+      book_refreshes(stream, 9);
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        expect_same(together[i]->basis.get(), alone[i]->basis.get(), "basis");
+        expect_same(together[i]->root.get(), alone[i]->root.get(), "root");
+        EXPECT_EQ(together[i]->computed_from, i == 2 ? 5 : 9);
+        EXPECT_EQ(together[i]->results, i == 2 ? 2 : 3);
+        EXPECT_EQ(together[i]->failures, 0);
+      }
     }
 }
 

@@ -40,6 +40,37 @@ TYPED_TEST(Decomposition, EighOfASymmetricMatrix) {
   }
 }
 
+TYPED_TEST(Decomposition, EighOfABatchIsThatOfEach) {
+  using Exec = typename TypeParam::Exec;
+  using T = typename TypeParam::T;
+  constexpr std::size_t count = 3;
+  for (std::size_t d : {0, 1, 17, 40}) {
+    Array all(count * d, d);
+    for (std::size_t i = 0; i < all.rows; ++i)
+      for (std::size_t j = 0; j < d; ++j) {
+        const std::size_t first = i / d * d, low = std::min(i - first, j), high = std::max(i - first, j);
+        all(i, j) = static_cast<T>(random_array(1, 1, 1 + (first + low) * d + high).values[0]);
+      }
+    const Field<T, Exec> given(all), used(all), vectors(count * d, d), values(count, d), wanted(count * d, d),
+        wanted_values(count, d);
+    const Kokkos::View<std::int32_t*, typename Exec::memory_space> info("info", count);
+    Kokkos::deep_copy(info, 7);
+    Solver<Exec> solver{Exec()};
+    Workspace<Exec> workspace(bytes_taken<Exec>([&](auto& counter) {
+      Solver<Exec>::template declare_eigh<T>(counter, d);
+      solver.template declare_eigh_batch<T>(counter, count, d);
+    }));
+    solver.template eigh_batch<T>(used.matrix(), vectors.matrix(), values.matrix(),
+                                  Vector<std::int32_t, Exec>(info.data(), count), workspace);
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_TRUE(solver.template eigh<T>(stacked_at(given.read(), i, d), stacked_at(wanted.matrix(), i, d),
+                                          Vector<T, Exec>(wanted_values.matrix().data() + i * d, d), workspace));
+    expect_same(vectors.get(), wanted.get(), "vectors");
+    expect_same(values.get(), wanted_values.get(), "values");
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(info(i), d == 0 ? info(i) : 0);
+  }
+}
+
 TYPED_TEST(Decomposition, QrIsThinOrCompletesTheBasis) {
   using Exec = typename TypeParam::Exec;
   using T = typename TypeParam::T;

@@ -53,6 +53,7 @@ class AsOnDevice final : public MatrixSet<Host> {
     set_->step(t, factor, scale, begin, end);
   }
   void withhold(std::int64_t t) override { set_->withhold(t); }
+  bool repeats() override { return set_->repeats(); }
   std::size_t size() const override { return set_->size(); }
   const std::vector<MatrixItem<Host>>& items() const override { return set_->items(); }
   const std::string& kind() const override { return set_->kind(); }

@@ -70,7 +70,14 @@ void RotatedUpdates<Space>::update_factors(Stream<Space>& stream, double gradien
 
 template <class Space>
 void RotatedUpdates<Space>::refresh(Stream<Space>& stream) {
-  for (std::size_t i = 0; i < items_.size(); ++i) owner(i).refresh(stream, owner(i).refresh_is_due(stream));
+  const auto all = [&] {
+    for (std::size_t i = 0; i < items_.size(); ++i) owner(i).refresh(stream, owner(i).refresh_is_due(stream));
+  };
+  // Factors of the momentum lie in scratch, and drift is measured in the new basis.
+  if (rule_.from_momentum || owner(0).sides_.by_drift())
+    all();
+  else
+    refreshes_.collect(stream, all);
 }
 
 template <class Space>

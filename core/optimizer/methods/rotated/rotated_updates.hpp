@@ -1,6 +1,7 @@
 // Updates of many matrices in rotated bases together (core/optimizer/base/update_batches.hpp): an element-wise pass is
 // one launch for all of them (kernels/optimizer/batch/rotated_batch.hpp), a product one call for all of one shape
-// (two_sided_groups.hpp). Their refreshes stay those of single matrices, as few updates have one.
+// (two_sided_groups.hpp). Refreshes stay those of single matrices, but for decompositions
+// (refresh_batch.hpp), as few updates have one.
 //
 // Matrices are updated together in an update for which all of them have bases and have made the same number of updates;
 // in any other, the first one and those after a gradient of zeros or a state that began again, each goes alone.
@@ -10,6 +11,7 @@
 #include "core/optimizer/base/update_batches.hpp"
 #include "core/optimizer/methods/rotated/rotated_adam.hpp"
 #include "core/optimizer/methods/rotated/two_sided_groups.hpp"
+#include "core/optimizer/refresh/refresh_batch.hpp"
 
 namespace sestina {
 
@@ -36,6 +38,7 @@ class RotatedUpdates : public UpdateBatch<Space> {
   RotatedAdamRule rule_;
   std::vector<BatchItem<Space>> items_;
   FlatBatch<Space> batch_;
+  RefreshBatch<Space> refreshes_;
   TwoSidedGroups<Space> groups_;
 };
 

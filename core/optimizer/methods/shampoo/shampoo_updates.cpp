@@ -151,10 +151,12 @@ void ShampooUpdates<Space>::update_factors(Stream<Space>& stream, double gradien
 }
 
 template <class Space>
-void ShampooUpdates<Space>::refresh(Stream<Space>& stream, std::int64_t t) const {
-  for (std::size_t i = 0; i < items_.size(); ++i)
-    for (std::size_t number = 0; number < owner(i).sides_.size(); ++number)
-      owner(i).refresh_side(stream, number, t, owner(i).sides_[number].factor.read());
+void ShampooUpdates<Space>::refresh(Stream<Space>& stream, std::int64_t t) {
+  refreshes_.collect(stream, [&] {
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      for (std::size_t number = 0; number < owner(i).sides_.size(); ++number)
+        owner(i).refresh_side(stream, number, t, owner(i).sides_[number].factor.read());
+  });
 }
 
 template <class Space>

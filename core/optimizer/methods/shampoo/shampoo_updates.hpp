@@ -1,6 +1,7 @@
 // Updates of many matrices by Shampoo together (core/optimizer/base/update_batches.hpp): an element-wise pass is one
 // launch for all of their blocks (kernels/optimizer/batch/shampoo_batch.hpp), a product one call for all blocks of one
-// shape. Their refreshes stay those of single matrices, as few updates have one.
+// shape. Refreshes stay those of single matrices, but for decompositions
+// (refresh_batch.hpp), as few updates have one.
 //
 // Matrices are updated together in an update for which all of them have roots and have made the same number of updates;
 // in any other, each goes alone.
@@ -9,6 +10,7 @@
 
 #include "core/optimizer/base/update_batches.hpp"
 #include "core/optimizer/methods/shampoo/shampoo_matrix.hpp"
+#include "core/optimizer/refresh/refresh_batch.hpp"
 
 namespace sestina {
 
@@ -43,7 +45,7 @@ class ShampooUpdates final : public UpdateBatch<Space> {
   bool in_step() const;
   void make_lists(const FlatStacks&);
   void update_factors(Stream<Space>&, double gradient_scale) const;
-  void refresh(Stream<Space>&, std::int64_t t) const;
+  void refresh(Stream<Space>&, std::int64_t t);
   void update_weights(Stream<Space>&, std::int64_t t, const UpdateNumbers& shared, const Scratch&) const;
 
   ShampooRule rule_;
@@ -51,6 +53,7 @@ class ShampooUpdates final : public UpdateBatch<Space> {
   std::vector<Block> blocks_;
   std::vector<Group> groups_;
   FlatBatch<Space> batch_;  // of blocks
+  RefreshBatch<Space> refreshes_;
   MatrixTable<const float, Space> read_;
   MatrixTable<float, Space> written_;
   const float* made_for_ = nullptr;  // the stacks of the lists; null: there are none yet
