@@ -17,7 +17,7 @@ std::size_t checked_blocks(std::size_t side, std::size_t b) {
   return std::clamp<std::size_t>(side / b, 1, std::clamp<std::size_t>(most / (b * b * b), 1, 4));
 }
 // Larger ones are swept by products alone, which have their own checks (check_products.cpp).
-constexpr std::size_t largest_checked_block = 256;
+constexpr std::int64_t largest_checked_block = 256;
 
 // A block (b, b) on the host, and products of blocks.
 struct PlainBlock {

@@ -72,7 +72,7 @@ class Workspace {
   }
   std::size_t capacity() const { return capacity_; }
   std::size_t room() const { return capacity_ - used_; }  // bytes that are not in use
-  std::size_t peak() const { return peak_; }  // the most bytes that were in use at once
+  std::size_t peak() const { return peak_; }              // the most bytes that were in use at once
 
  private:
   struct Counts {};
