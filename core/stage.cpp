@@ -95,7 +95,8 @@ void Stage<Exec, T>::make_optimizer(const ModelConfig& whole, const OptimizerOpt
     early_merges_ = std::make_unique<LayerMerges>(static_cast<std::size_t>(whole.num_hidden_layers), 0);
     optimizer_->follow_merges(early_merges_.get());
   }
-  if (graphs_ && !options.pages_any(MemorySpace::device)) update_graph_ = std::make_unique<UpdateGraph<>>(queue_of(exec_));
+  if (graphs_ && !options.pages_any(MemorySpace::device))
+    update_graph_ = std::make_unique<UpdateGraph<>>(queue_of(exec_));
   if (options.qk_clip > 0) qk_clip_ = std::make_unique<QkClip<Exec, T>>(exec_, whole, options, tensors_);
   if (whole.has_experts()) loads_ = std::make_unique<ExpertLoads>(range(), whole.num_experts);
   if (whole.router_bias_rate > 0) router_bias_ = std::make_unique<RouterBias<Exec, T>>(whole, arena_);

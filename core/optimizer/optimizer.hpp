@@ -35,7 +35,7 @@ class Optimizer final : public OptimizerControl {
     if (matrices_) matrices_->withhold(t);
   }
   bool repeats() { return !matrices_ || matrices_->repeats(); }  // see MatrixSet
-  void follow_merges(const LayerMerges* early) {  // see AdamW
+  void follow_merges(const LayerMerges* early) {                 // see AdamW
     scalar_.follow_merges(early);
     if (matrices_) matrices_->follow_merges(early);
   }

@@ -1,15 +1,14 @@
 // Solver on the device through cuSOLVER. A row-major matrix read as column-major is its transpose: a symmetric matrix
 // stays what it is, others are transposed on the way in and out. Where cuSOLVER has been found wrong, the host
 // decomposes.
-#include <cusolverDn.h>
-
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "kernels/optimizer/cusolver_cuda.hpp"
 #include "kernels/optimizer/eigen_through_host.hpp"
 
 namespace sestina {
@@ -17,61 +16,12 @@ namespace {
 
 using Cuda = Kokkos::Cuda;
 
-void check(cusolverStatus_t status, const char* what) {
-  SESTINA_REQUIRE(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: {}: status {}", what, static_cast<int>(status));
-}
+using namespace cusolver;
 
 std::atomic<bool> left_to_host = false;  // solvers that are made from then on
 
-int as_int(std::size_t n) {
-  SESTINA_REQUIRE(n <= std::size_t(std::numeric_limits<int>::max()), "{} exceeds an int", n);
-  return static_cast<int>(n);
-}
-
-class Handle {
- public:
-  Handle() { check(cusolverDnCreate(&handle_), "creating a handle"); }
-  ~Handle() { cusolverDnDestroy(handle_); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  operator cusolverDnHandle_t() const { return handle_; }
-
- private:
-  cusolverDnHandle_t handle_ = nullptr;
-};
-
-// These functions have one overload for each type. Sizes of scratch are in elements.
-int eigh_size(cusolverDnHandle_t h, int d, float*) {
-  int size = 0;
-  check(cusolverDnSsyevd_bufferSize(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, nullptr, d, nullptr, &size),
-        "size of syevd");
-  return size;
-}
-int eigh_size(cusolverDnHandle_t h, int d, double*) {
-  int size = 0;
-  check(cusolverDnDsyevd_bufferSize(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, nullptr, d, nullptr, &size),
-        "size of syevd");
-  return size;
-}
-cusolverStatus_t syevd(cusolverDnHandle_t h, int d, float* a, float* values, float* work, int size, int* info) {
-  return cusolverDnSsyevd(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, a, d, values, work, size, info);
-}
-cusolverStatus_t syevd(cusolverDnHandle_t h, int d, double* a, double* values, double* work, int size, int* info) {
-  return cusolverDnDsyevd(h, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, d, a, d, values, work, size, info);
-}
-
 #if CUSOLVER_VERSION >= 11701  // CUDA 12.6.2
-class Params {
- public:
-  Params() { check(cusolverDnCreateParams(&params_), "creating parameters"); }
-  ~Params() { cusolverDnDestroyParams(params_); }
-  Params(const Params&) = delete;
-  Params& operator=(const Params&) = delete;
-  operator cusolverDnParams_t() const { return params_; }
-
- private:
-  cusolverDnParams_t params_ = nullptr;
-};
+using Params = Owned<cusolverDnParams_t, cusolverDnCreateParams, cusolverDnDestroyParams>;
 
 // Bytes of scratch of syevBatched, on the device and on the host.
 struct BatchBytes {
@@ -84,46 +34,13 @@ template <class T>
 BatchBytes batch_bytes(cusolverDnHandle_t h, cusolverDnParams_t params, std::size_t count, std::size_t d) {
   BatchBytes bytes;
   const auto n = static_cast<std::int64_t>(d);
-  check(cusolverDnXsyevBatched_bufferSize(h, params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n, type_of<T>,
-                                          nullptr, n, type_of<T>, nullptr, type_of<T>, &bytes.device, &bytes.host,
-                                          static_cast<std::int64_t>(count)),
-        "size of syevBatched");
+  check_cusolver(cusolverDnXsyevBatched_bufferSize(h, params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
+                                                   type_of<T>, nullptr, n, type_of<T>, nullptr, type_of<T>,
+                                                   &bytes.device, &bytes.host, static_cast<std::int64_t>(count)),
+                 "size of syevBatched");
   return bytes;
 }
 #endif
-
-int qr_size(cusolverDnHandle_t h, int m, int n, int p, float*) {
-  int factor = 0, form = 0;
-  check(cusolverDnSgeqrf_bufferSize(h, m, n, nullptr, m, &factor), "size of geqrf");
-  check(cusolverDnSorgqr_bufferSize(h, m, p, n, nullptr, m, nullptr, &form), "size of orgqr");
-  return std::max(factor, form);
-}
-int qr_size(cusolverDnHandle_t h, int m, int n, int p, double*) {
-  int factor = 0, form = 0;
-  check(cusolverDnDgeqrf_bufferSize(h, m, n, nullptr, m, &factor), "size of geqrf");
-  check(cusolverDnDorgqr_bufferSize(h, m, p, n, nullptr, m, nullptr, &form), "size of orgqr");
-  return std::max(factor, form);
-}
-cusolverStatus_t geqrf(cusolverDnHandle_t h, int m, int n, float* a, float* tau, float* work, int size, int* info) {
-  return cusolverDnSgeqrf(h, m, n, a, m, tau, work, size, info);
-}
-cusolverStatus_t geqrf(cusolverDnHandle_t h, int m, int n, double* a, double* tau, double* work, int size, int* info) {
-  return cusolverDnDgeqrf(h, m, n, a, m, tau, work, size, info);
-}
-cusolverStatus_t orgqr(cusolverDnHandle_t h, int m, int p, int n, float* a, const float* tau, float* work, int size,
-                       int* info) {
-  return cusolverDnSorgqr(h, m, p, n, a, m, tau, work, size, info);
-}
-cusolverStatus_t orgqr(cusolverDnHandle_t h, int m, int p, int n, double* a, const double* tau, double* work, int size,
-                       int* info) {
-  return cusolverDnDorgqr(h, m, p, n, a, m, tau, work, size, info);
-}
-
-int svd_size(cusolverDnHandle_t h, std::size_t m, std::size_t n) {
-  int size = 0;
-  check(cusolverDnDgesvd_bufferSize(h, as_int(std::max(m, n)), as_int(std::min(m, n)), &size), "size of gesvd");
-  return size;
-}
 
 // Sets y (cols, rows) = x^T for x (rows, cols).
 template <class T>
@@ -198,7 +115,7 @@ struct SvdScratch {
 template <>
 struct Solver<Cuda>::State {
   explicit State(const Cuda& space) : exec(space), info("sestina::cusolver"), host("sestina::cusolver_host") {
-    check(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
+    check_cusolver(cusolverDnSetStream(handle, exec.cuda_stream()), "setting the stream");
     if (left_to_host) host_solver = std::make_unique<SolverThroughHost<Cuda>>(exec);
   }
 
@@ -260,9 +177,9 @@ bool Solver<Cuda>::eigh(Matrix<const T, Cuda> a, Matrix<T, Cuda> vectors, Vector
   const auto frame = workspace.frame();
   const EighScratch<T> s(workspace, state_->handle, d);
   copy(state_->exec, a.data(), d * d, s.rows.data());
-  check(syevd(state_->handle, as_int(d), s.rows.data(), s.rising.data(), s.work.data(), as_int(s.work.size()),
-              state_->answer()),
-        "syevd");
+  check_cusolver(syevd(state_->handle, as_int(d), s.rows.data(), s.rising.data(), s.work.data(), as_int(s.work.size()),
+                       state_->answer()),
+                 "syevd");
   if (!state_->good()) return false;
   make_falling(state_->exec, 1, d, s.rows.data(), s.rising.data(), vectors.data(), values.data());
   state_->finish();
@@ -290,11 +207,11 @@ void Solver<Cuda>::eigh_batch(Matrix<T, Cuda> a, Matrix<T, Cuda> vectors, Matrix
   if (state_->on_host.size() < bytes.host) state_->on_host.resize(bytes.host);
   const auto frame = workspace.frame();
   const EighBatchScratch<T> s(workspace, count, d, bytes.device);
-  check(cusolverDnXsyevBatched(state_->handle, state_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
-                               type_of<T>, a.data(), n, type_of<T>, s.rising.data(), type_of<T>, s.work.data(),
-                               bytes.device, state_->on_host.data(), bytes.host, info.data(),
-                               static_cast<std::int64_t>(count)),
-        "syevBatched");
+  check_cusolver(cusolverDnXsyevBatched(state_->handle, state_->params, CUSOLVER_EIG_MODE_VECTOR,
+                                        CUBLAS_FILL_MODE_LOWER, n, type_of<T>, a.data(), n, type_of<T>, s.rising.data(),
+                                        type_of<T>, s.work.data(), bytes.device, state_->on_host.data(), bytes.host,
+                                        info.data(), static_cast<std::int64_t>(count)),
+                 "syevBatched");
   make_falling(state_->exec, count, d, a.data(), s.rising.data(), vectors.data(), values.data());
 }
 #else  // one after another
@@ -364,9 +281,10 @@ bool Solver<Cuda>::qr_columns(std::size_t n, Matrix<T, Cuda> columns, Workspace<
   const int size = as_int(s.work.size());
   int* const info = state_->info.data();
   if (n > 0)
-    check(geqrf(handle, as_int(m), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info), "geqrf");
-  check(orgqr(handle, as_int(m), as_int(p), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info),
-        "orgqr");
+    check_cusolver(geqrf(handle, as_int(m), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info),
+                   "geqrf");
+  check_cusolver(
+      orgqr(handle, as_int(m), as_int(p), as_int(n), columns.data(), s.tau.data(), s.work.data(), size, info), "orgqr");
   state_->finish();
   return true;
 }
@@ -392,10 +310,10 @@ bool Solver<Cuda>::svd(Matrix<const double, Cuda> a, Matrix<double, Cuda> left, 
     copy(state_->exec, a.data(), m * n, s.input.data());
   else
     transpose(state_->exec, a.data(), m, n, s.input.data());
-  check(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), s.input.data(), as_int(longer),
-                         values.data(), s.rows.data(), as_int(longer), wide ? left.data() : right.data(), as_int(k),
-                         s.work.data(), as_int(s.work.size()), nullptr, state_->answer()),
-        "gesvd");
+  check_cusolver(cusolverDnDgesvd(state_->handle, 'S', 'S', as_int(longer), as_int(k), s.input.data(), as_int(longer),
+                                  values.data(), s.rows.data(), as_int(longer), wide ? left.data() : right.data(),
+                                  as_int(k), s.work.data(), as_int(s.work.size()), nullptr, state_->answer()),
+                 "gesvd");
   if (!state_->good()) return false;
   transpose(state_->exec, s.rows.data(), k, longer, wide ? right.data() : left.data());
   state_->finish();

@@ -169,12 +169,12 @@ template <class Exec, class T>
 bool inverse_root_eigh(RootTools<Exec> tools, const RootRule& rule, Matrix<const T, Exec> factor, Matrix<T, Exec> basis,
                        Matrix<T, Exec> root) {
   const auto frame = tools.workspace.frame();
-  Work<Exec, T> w{tools, rule, factor.extent(0)};
-  if (w.d == 0) return true;
-  const EighPieces<Exec, T> p(tools.workspace, w.d);
-  regularise<Exec, T>(w, factor, p.b);
-  if (!tools.solver.template eigh<T>(p.b, basis, p.values, tools.workspace)) return false;
-  return assemble<Exec, T, T>(w, basis, p.values, root);
+  const std::size_t d = factor.extent(0);
+  if (d == 0) return true;
+  const EighPieces<Exec, T> p(tools.workspace, d);
+  root_matrix<Exec, T>(tools, rule, factor, p.b);
+  return tools.solver.template eigh<T>(p.b, basis, p.values, tools.workspace) &&
+         root_of_eigenvalues<Exec, T>(tools, rule, basis, p.values, root);
 }
 
 namespace {
@@ -358,28 +358,28 @@ bool inverse_root_newton(RootTools<Exec> tools, const RootRule& rule, Matrix<con
   return std::isfinite(w.squares(root));
 }
 
-namespace {
-
 template <class Exec, class T>
-void declare_assemble(Workspace<Exec>& workspace, std::size_t d) {
+void declare_root_of_eigenvalues(Workspace<Exec>& workspace, std::size_t d) {
   const auto frame = workspace.frame();
   const AssembleScratch<Exec, T> scratch(workspace, d);
   declare<SumScratch<Exec>>(workspace, d * d);
 }
+
+namespace {
 
 template <class Exec, class T>
 void declare_eigh_root(Workspace<Exec>& workspace, std::size_t d) {
   const auto frame = workspace.frame();
   const EighPieces<Exec, T> pieces(workspace, d);
   Solver<Exec>::template declare_eigh<T>(workspace, d);
-  declare_assemble<Exec, T>(workspace, d);
+  declare_root_of_eigenvalues<Exec, T>(workspace, d);
 }
 
 template <class Exec, class T>
 void declare_qr_root(Workspace<Exec>& workspace, std::size_t d) {
   const auto frame = workspace.frame();
   const QrPieces<Exec, T> pieces(workspace, d);
-  declare_assemble<Exec, T>(workspace, d);
+  declare_root_of_eigenvalues<Exec, T>(workspace, d);
   const IterationScratch<Exec> scratch(workspace);
   Solver<Exec>::template declare_qr_columns<T>(workspace, d, d, d);
   const NormsScratch<Exec> norms(workspace);
@@ -394,11 +394,6 @@ void declare_newton_root(Workspace<Exec>& workspace, std::size_t d) {
 }
 
 }  // namespace
-
-template <class Exec, class T>
-void declare_root_of_eigenvalues(Workspace<Exec>& workspace, std::size_t d) {
-  declare_assemble<Exec, T>(workspace, d);
-}
 
 template <class Exec, class T>
 void declare_inverse_root(Workspace<Exec>& workspace, std::size_t d) {

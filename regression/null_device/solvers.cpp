@@ -27,6 +27,20 @@ int svd_scratch(int m, int n) { return m * n + 64 * (m + n); }
 
 cusolverStatus_t answer(int* size, int scratch) { return *size = scratch, CUSOLVER_STATUS_SUCCESS; }
 
+// Handles and parameters are made, and taken back, the same way.
+template <class T>
+cusolverStatus_t create(const char* name, T* made) {
+  null_device_call(name);
+  *made = reinterpret_cast<T>(new LibraryHandle);
+  return CUSOLVER_STATUS_SUCCESS;
+}
+template <class T>
+cusolverStatus_t destroy(const char* name, T made) {
+  null_device_call(name);
+  delete &handle_of(made);
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
 // Scratch and the place of the result, which all functions take.
 template <class T>
 struct Scratch {
@@ -88,16 +102,8 @@ cusolverStatus_t form(const char* name, cusolverDnHandle_t h, int m, int n, int 
 
 extern "C" {
 
-cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* h) {
-  null_device_call("cusolverDnCreate");
-  *h = reinterpret_cast<cusolverDnHandle_t>(new LibraryHandle);
-  return CUSOLVER_STATUS_SUCCESS;
-}
-cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t h) {
-  null_device_call("cusolverDnDestroy");
-  delete &handle_of(h);
-  return CUSOLVER_STATUS_SUCCESS;
-}
+cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* h) { return create("cusolverDnCreate", h); }
+cusolverStatus_t cusolverDnDestroy(cusolverDnHandle_t h) { return destroy("cusolverDnDestroy", h); }
 cusolverStatus_t cusolverDnSetStream(cusolverDnHandle_t h, cudaStream_t stream) {
   null_device_call("cusolverDnSetStream");
   handle_of(h).stream = stream;
@@ -151,15 +157,9 @@ cusolverStatus_t cusolverDnDgesvd(cusolverDnHandle_t h, signed char left, signed
   return end<double>(call, {work, size, svd_scratch(m, n), info});
 }
 
-cusolverStatus_t cusolverDnCreateParams(cusolverDnParams_t* params) {
-  null_device_call("cusolverDnCreateParams");
-  *params = reinterpret_cast<cusolverDnParams_t>(new LibraryHandle);
-  return CUSOLVER_STATUS_SUCCESS;
-}
+cusolverStatus_t cusolverDnCreateParams(cusolverDnParams_t* params) { return create("cusolverDnCreateParams", params); }
 cusolverStatus_t cusolverDnDestroyParams(cusolverDnParams_t params) {
-  null_device_call("cusolverDnDestroyParams");
-  delete &handle_of(params);
-  return CUSOLVER_STATUS_SUCCESS;
+  return destroy("cusolverDnDestroyParams", params);
 }
 cusolverStatus_t cusolverDnXsyevBatched_bufferSize(cusolverDnHandle_t, cusolverDnParams_t, cusolverEigMode_t,
                                                    cublasFillMode_t, int64_t n, cudaDataType type, const void*, int64_t,

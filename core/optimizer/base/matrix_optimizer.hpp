@@ -68,8 +68,8 @@ class MatrixOptimizer {
   // fence; allocates nothing after its second call.
   virtual void step(Stream<Space>&, const UpdateNumbers&, const OwnedMatrix<Space>& matrix) = 0;
   virtual MatrixState<Space>& state() = 0;
-  // Returns whether its next step, of a kind with refreshes, sends the same kernels to a device as most of its steps: it
-  // neither starts nor refreshes anything. What workers do is not asked of it.
+  // Returns whether its next step, of a kind with refreshes, sends the same kernels to a device as most of its steps:
+  // it neither starts nor refreshes anything. What workers do is not asked of it.
   virtual bool repeats(const RefreshPolicy&) { return false; }
   virtual RefreshAges ages() const { return {}; }
   virtual RefreshPort<Space>* port() { return nullptr; }  // port of its refreshes; null: it has none

@@ -12,6 +12,14 @@ template <class Exec, class A>
 using Block = Kokkos::View<A**, Kokkos::LayoutRight, typename Exec::scratch_memory_space,
                            Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
+// Returns a team for each of the blocks stacked in (n, b), with room for so many blocks of its own.
+template <class Exec, class A>
+Kokkos::TeamPolicy<Exec> teams(const Exec& exec, std::size_t n, std::size_t b, std::size_t room) {
+  Kokkos::TeamPolicy<Exec> policy(exec, static_cast<int>(n / b), Kokkos::AUTO);
+  policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(room * Block<Exec, A>::shmem_size(b, b))));
+  return policy;
+}
+
 // Calls body(i, j) for all elements of a block, and returns when the whole team has.
 template <class Member, class Body>
 KOKKOS_INLINE_FUNCTION void for_block(const Member& team, std::size_t b, const Body& body) {
@@ -39,8 +47,7 @@ static void forward(const Exec& exec, Acc<T> k, const PackedBlocks<Exec, const A
   using A = Acc<T>;
   using Policy = Kokkos::TeamPolicy<Exec>;
   const std::size_t b = g.extent(1), each = skew_elements(b);
-  Policy policy(exec, static_cast<int>(g.extent(0) / b), Kokkos::AUTO);
-  policy.set_scratch_size(0, Kokkos::PerTeam(2 * Block<Exec, A>::shmem_size(b, b)));
+  const Policy policy = teams<Exec, A>(exec, g.extent(0), b, 2);
   Kokkos::parallel_for(
       "cayley_series", policy, KOKKOS_LAMBDA(const typename Policy::member_type& team) {
         const Block<Exec, A> q(team.team_scratch(0), b, b), q2(team.team_scratch(0), b, b);
@@ -60,8 +67,7 @@ static void backward(const Exec& exec, A k, const PackedBlocks<Exec, const A>& t
                      bool accumulate, const PackedBlocks<Exec, A>& d_theta) {
   using Policy = Kokkos::TeamPolicy<Exec>;
   const std::size_t b = d_g.extent(1), each = skew_elements(b);
-  Policy policy(exec, static_cast<int>(d_g.extent(0) / b), Kokkos::AUTO);
-  policy.set_scratch_size(0, Kokkos::PerTeam(4 * Block<Exec, A>::shmem_size(b, b)));
+  const Policy policy = teams<Exec, A>(exec, d_g.extent(0), b, 4);
   Kokkos::parallel_for(
       "cayley_gradient", policy, KOKKOS_LAMBDA(const typename Policy::member_type& team) {
         const Block<Exec, A> q(team.team_scratch(0), b, b), q2(team.team_scratch(0), b, b),
